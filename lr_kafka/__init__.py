@@ -1,0 +1,1 @@
+"""The only door to confluent-kafka and to the brokers."""

@@ -1,0 +1,1 @@
+"""What travels between sites: names, records and their bytes. Pure: no I/O."""

@@ -1,0 +1,101 @@
+"""
+The error tree. A base class is something a caller would catch.
+
+ReplicationError
+├── ConfigError             a setting or a file is wrong
+│   └── InvalidName         a site id or client name breaks the naming rule
+├── SetupError              this machine lacks something (Java, the Kafka jars, a port, disk space)
+├── UsageError              the API was called in a way that cannot work
+│   ├── NotInTransaction
+│   ├── NotTransactional
+│   └── PayloadTooLarge
+├── WireError               bytes that cannot be understood
+├── BrokerError             Kafka said no; `retriable`, `fenced` and `unauthorised` tell how
+│   └── ProducerFenced      another instance has taken over the transactional.id
+├── PositionLost            what a session must read next is no longer in the log
+├── PositionConflict        another process applied this transaction already
+└── QueueTrimmed            records left a receive queue before they were applied
+"""
+
+from __future__ import annotations
+
+
+class ReplicationError(Exception):
+    """Any failure that LR reports; `hint` is the next step for whoever reads it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """Keep the message and the hint apart, and show both."""
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(ReplicationError):
+    """A setting, a configuration file or an argument is wrong."""
+
+
+class InvalidName(ConfigError):
+    """A site id or client name breaks the naming rule."""
+
+
+class SetupError(ReplicationError):
+    """The machine lacks something that LR needs to run here."""
+
+
+class UsageError(ReplicationError):
+    """The API was called in a way that cannot work."""
+
+
+class NotInTransaction(UsageError):
+    """Entries were handed over outside a transaction."""
+
+
+class NotTransactional(UsageError):
+    """The producer has no `transactional.id`, or `init_transactions()` was not called."""
+
+
+class PayloadTooLarge(UsageError):
+    """A payload is larger than the limit; nothing of it was written."""
+
+
+class WireError(ReplicationError):
+    """Bytes that cannot be understood; the message is the reason that a dead letter carries."""
+
+
+class BrokerError(ReplicationError):
+    """Kafka refused or failed an operation."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: str = "",
+        retriable: bool = False,
+        fenced: bool = False,
+        unauthorised: bool = False,
+        abortable: bool = False,
+    ) -> None:
+        """Carry what a caller decides on beside the text."""
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.retriable = retriable
+        self.fenced = fenced
+        self.unauthorised = unauthorised
+        self.abortable = abortable
+
+
+class ProducerFenced(BrokerError):
+    """Another producer with the same `transactional.id` took over; this one can write nothing any more."""
+
+
+class PositionLost(ReplicationError):
+    """What a session must read next is no longer in the log; only a full copy can bring it up to date."""
+
+
+class PositionConflict(ReplicationError):
+    """The stored position is not the one this transaction follows: another process has applied it."""
+
+
+class QueueTrimmed(ReplicationError):
+    """Records left a receive queue before this listener applied them."""

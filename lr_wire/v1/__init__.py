@@ -1,0 +1,1 @@
+"""Generated from `proto/lr_wire/v1`; never edited."""
