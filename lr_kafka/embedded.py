@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -50,6 +51,9 @@ _PORT_ATTEMPTS = 5
 _READY = "Kafka Server started"
 """What the broker logs once it is registered, unfenced and answers clients."""
 
+_THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
+"""The line of a Java stack trace that says what happened."""
+
 _POLL_S = 0.02
 
 _SETTINGS = {
@@ -70,12 +74,18 @@ _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "unclean.leader.election.enable": "false",
+    # After a crash the controller lets a broker back in only when the session of its former life has ended (9 s by
+    # default). Not shorter: on a busy machine a session must not end by itself.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     # A consumer group of one needs not wait for others.
     "group.initial.rebalance.delay.ms": "0",
     # The default is 128 MB of heap for compaction.
     "log.cleaner.dedupe.buffer.size": "4194304",
     # A deleted topic's files go at once instead of after a minute.
     "file.delete.delay.ms": "0",
+    # Changes of metadata (a topic is created) are written at once instead of gathered for 25 ms.
+    "controller.quorum.append.linger.ms": "0",
     "num.network.threads": "2",
     "num.io.threads": "4",
 }
@@ -330,13 +340,22 @@ class EmbeddedKafka:
             return self._storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if "insufficient memory" in text or "Could not reserve enough space" in text or "OutOfMemoryError" in text:
             return SetupError(f"there is not enough memory for the embedded Kafka {self.name}", hint="free 500 MB")
-        telling = [line for line in lines if "ERROR" in line or "Exception" in line] or lines[-1:] or ["it said nothing"]
-        return SetupError(f"the embedded Kafka {self.name} {what}: {telling[0]}", hint=f"its log is {self.log_path}")
+        telling = (
+            [line for line in lines if _THROWN.match(line)]
+            or [line for line in lines if "ERROR" in line]
+            or lines[-1:]
+            or ["it said nothing"]
+        )
+        return SetupError(
+            f"the embedded Kafka {self.name} {what}: {telling[0]}",
+            hint="give it a data_dir to keep its log" if self._own_folder else f"its log is {self.log_path}",
+        )
 
     def _port_taken(self) -> SetupError:
-        port = self._ports[0] if self._ports else self._wanted_port
+        ports = self._ports or (self._wanted_port or 0,)
+        taken = next((port for port in ports if not _is_free(port)), ports[0])
         return SetupError(
-            f"port {port} on {HOST} is taken by another program",
+            f"port {taken} on {HOST} is taken by another program",
             hint=f"end that program or choose another port for {self.name}",
         )
 
@@ -377,7 +396,10 @@ def _format(data: Path, java: Sequence[str], settings: Path) -> None:
             once = Path(temporary, "once.properties")
             once.write_text(f"{settings.read_text()}log.dirs={temporary}/data\n")
             tool = [*java, "kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(once)]
-            subprocess.run(tool, check=True, capture_output=True)
+            result = subprocess.run(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if result.returncode:
+                reason = (result.stdout.splitlines() or ["it said nothing"])[-1]
+                raise SetupError(f"Kafka's storage tool failed: {reason}", hint="look for free disk space and memory")
             Path(temporary, "data", template.name).rename(template)
     shutil.copyfile(template, data / template.name)
     # Last, because its presence means formatted.
