@@ -79,13 +79,15 @@ class Cluster:
     def _config(self, overrides: Mapping[str, Setting]) -> dict[str, Any]:
         # The operator's settings win over our defaults, except for those that a guarantee rests on.
         config: dict[str, Any] = {name.replace("_", "."): value for name, value in overrides.items()}
-        config |= {name: value for name, value in self.settings.items() if name not in _FIXED or name not in config}
+        config |= {
+            name: value for name, value in self.settings.items() if name not in FIXED_SETTINGS or name not in config
+        }
         config.setdefault("client.id", "lr")
         return config | {"error_cb": _ignore}
 
 
 # What an operator's settings may not change: the guarantees rest on them.
-_FIXED = frozenset(
+FIXED_SETTINGS = frozenset(
     {
         "group.id",
         "transactional.id",
@@ -97,4 +99,3 @@ _FIXED = frozenset(
         "enable.partition.eof",
     }
 )
-
