@@ -6,12 +6,16 @@ ReplicationError
 │   └── InvalidName         a site id or client name breaks the naming rule
 ├── SetupError              this machine lacks something (Java, the Kafka jars, a port, disk space)
 ├── UsageError              the API was called in a way that cannot work
+│   ├── InvalidEntry        a payload, key, header or list of destinations of the wrong kind
 │   ├── NotInTransaction
 │   ├── NotTransactional
-│   └── PayloadTooLarge
+│   ├── OwnSite             an entry is addressed to the site it comes from
+│   ├── PayloadTooLarge
+│   └── TransactionOpen     there is a transaction already
 ├── WireError               bytes that cannot be understood
 ├── BrokerError             Kafka said no; `retriable`, `fenced` and `unauthorised` tell how
-│   └── ProducerFenced      another instance has taken over the transactional.id
+│   ├── ProducerFenced      another instance has taken over the transactional.id
+│   └── ResultUnknown       a transaction may or may not have been committed
 ├── PositionLost            what a session must read next is no longer in the log
 ├── PositionConflict        another process applied this transaction already
 └── QueueTrimmed            records left a receive queue before they were applied
@@ -46,6 +50,10 @@ class UsageError(ReplicationError):
     """The API was called in a way that cannot work."""
 
 
+class InvalidEntry(UsageError):
+    """A payload, key, header or list of destinations is of the wrong kind; nothing of it was taken."""
+
+
 class NotInTransaction(UsageError):
     """Entries were handed over outside a transaction."""
 
@@ -54,8 +62,16 @@ class NotTransactional(UsageError):
     """The producer has no `transactional.id`, or `init_transactions()` was not called."""
 
 
+class OwnSite(UsageError):
+    """An entry is addressed to the site it comes from."""
+
+
 class PayloadTooLarge(UsageError):
     """A payload is larger than the limit; nothing of it was written."""
+
+
+class TransactionOpen(UsageError):
+    """A transaction was to be begun while the client or its producer is in one."""
 
 
 class WireError(ReplicationError):
@@ -87,6 +103,10 @@ class BrokerError(ReplicationError):
 
 class ProducerFenced(BrokerError):
     """Another producer with the same `transactional.id` took over; this one can write nothing any more."""
+
+
+class ResultUnknown(BrokerError):
+    """The cluster did not tell in time whether a transaction was committed; its producer must not be used any more."""
 
 
 class PositionLost(ReplicationError):
