@@ -13,8 +13,8 @@ PARTITION = "lr_deadletter_partition"
 OFFSET = "lr_deadletter_offset"
 TIME = "lr_deadletter_time"
 
-# A reason can quote what an application raised, however long. The record that it explains may be as large as the broker takes
-# from a client by default (1,000,000 bytes), and 48 kB remain up to what the broker takes at all.
+# A reason can quote what an application raised, however long. The record that it explains may be as large as clients
+# send by default (1,000,000 bytes): that leaves 48 kB up to what brokers take by default.
 REASON_LIMIT = 2000
 
 
@@ -39,5 +39,5 @@ def dead_letter_headers(
         OFFSET: str(offset),
         TIME: time,
     }
-    # A lone surrogate (bytes that an application decoded loosely) has no UTF-8: it must not stop the record from being saved.
+    # A lone surrogate (bytes that an application decoded loosely) has no UTF-8; that must not keep the record from us.
     return [*(original_headers or ()), *((name, text.encode(errors="replace")) for name, text in facts.items())]
