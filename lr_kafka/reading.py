@@ -1,4 +1,4 @@
-"""Reading a topic from somewhere up to where it ends now."""
+"""Reading a topic from somewhere up to where it ends now, or for ever."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from lr_wire.errors import BrokerError
 _BATCH = 1000
 _POLL_S = 0.5
 
+Progress = Callable[[int, int], None]
+"""Told how many offsets are done, and of how many."""
+
 
 def read_to_end(
     cluster: Cluster,
@@ -22,13 +25,13 @@ def read_to_end(
     start: Mapping[int, int] | None = None,
     isolation: str = "read_committed",
     patience_s: float = 30.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Message]:
     """
     Yield the records of all partitions from `start` (default: the beginning) up to the high watermark as of the call.
 
-    With `read_committed` that point can lie behind a transaction that is still open: the reading waits for it, since what
-    comes after it may concern the caller. After `patience_s` without any progress it gives up with an error that says so.
+    With `read_committed` that point can lie behind a transaction that is still open: the reading waits for it, since
+    what comes after it may concern the caller. After `patience_s` without progress it gives up with an error.
     """
     admin = cluster.admin()
     info = topics.describe(admin, topic)
@@ -37,40 +40,94 @@ def read_to_end(
     partitions = range(info.partitions)
     first = topics.log_starts(admin, topic, partitions)
     ends = topics.high_watermarks(admin, topic, partitions)
-    begin = {p: max(first[p], (start or {}).get(p, first[p])) for p in partitions}
-    missing = {p for p in partitions if begin[p] < ends[p]}
+    ranges = {p: (max(first[p], (start or {}).get(p, first[p])), ends[p]) for p in partitions}
+    yield from read_range(cluster, topic, ranges, isolation=isolation, patience_s=patience_s, progress=progress)
+
+
+def read_range(
+    cluster: Cluster,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    isolation: str = "read_committed",
+    patience_s: float = 30.0,
+    progress: Progress | None = None,
+) -> Iterator[Message]:
+    """
+    Yield the records of the given partitions from the first offset of each range up to before its second.
+
+    A first offset that is no longer in the log is an error (code `_AUTO_OFFSET_RESET`), never skipped over.
+    """
+    ends = {p: end for p, (_, end) in ranges.items()}
+    reached = {p: begin for p, (begin, end) in ranges.items() if begin < end}
+    missing = set(reached)
     if not missing:
         return
-    total = sum(ends[p] - begin[p] for p in missing)
+    total = sum(ends[p] - reached[p] for p in missing)
     consumer = cluster.consumer(isolation_level=isolation)
     try:
-        consumer.assign([TopicPartition(topic, p, begin[p]) for p in sorted(missing)])
-        reached = dict(begin)
+        consumer.assign([TopicPartition(topic, p, reached[p]) for p in sorted(missing)])
         waited = 0.0
         while missing:
-            messages = consumer.consume(_BATCH, _POLL_S)
-            waited = 0.0 if messages else waited + _POLL_S
-            if waited >= patience_s:
-                raise BrokerError(
-                    f"{topic} on {cluster.site}: partition {min(missing)} cannot be read past offset {reached[min(missing)]}",
-                    hint="a transaction is still open there; its time-out will end it",
-                    retriable=True,
-                )
-            for message in messages:
-                partition = message.partition()
+            first = consumer.poll(_POLL_S)
+            if first is None:
+                waited += _POLL_S
+                if waited >= patience_s:
+                    raise _stuck(cluster, topic, min(missing), reached[min(missing)])
+                continue
+            waited = 0.0
+            # `consume` waits for all it was asked for, so it is only asked for what is there already.
+            for message in (first, *consumer.consume(_BATCH, 0)):
+                partition, offset = place(message)
                 error = message.error()
                 if error is None:
-                    reached[partition] = message.offset() + 1
-                    if message.offset() < ends[partition]:
+                    reached[partition] = offset + 1
+                    if offset < ends[partition]:
                         yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    reached[partition] = message.offset()
+                    reached[partition] = offset
                 else:
                     problem = translate(error, f"read {topic} on {cluster.site}")
                     if not problem.retriable:
                         raise problem
             missing = {p for p in missing if reached[p] < ends[p]}
             if progress:
-                progress(sum(min(reached[p], ends[p]) - begin[p] for p in reached), total)
+                progress(total - sum(ends[p] - reached[p] for p in missing), total)
     finally:
         consumer.close()
+
+
+def follow(
+    cluster: Cluster, topic: str, starts: Mapping[int, int], *, isolation: str = "read_committed"
+) -> Iterator[Message | None]:
+    """Yield the records of the given partitions from `starts` on, for ever; None whenever there is nothing new."""
+    consumer = cluster.consumer(isolation_level=isolation)
+    try:
+        consumer.assign([TopicPartition(topic, p, offset) for p, offset in starts.items()])
+        while True:
+            message = consumer.poll(_POLL_S)
+            error = message.error() if message is not None else None
+            if error is None:
+                yield message
+            elif error.code() != KafkaError._PARTITION_EOF:
+                problem = translate(error, f"follow {topic} on {cluster.site}")
+                if not problem.retriable:
+                    raise problem
+    finally:
+        consumer.close()
+
+
+def place(message: Message) -> tuple[int, int]:
+    """Give the partition and the offset of a record that came from a broker: it has both."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
+
+
+def _stuck(cluster: Cluster, topic: str, partition: int, offset: int) -> BrokerError:
+    return BrokerError(
+        f"{topic} on {cluster.site}: partition {partition} cannot be read past offset {offset}",
+        hint="a transaction is still open there and its time-out will end it, or the cluster does not answer",
+        retriable=True,
+    )

@@ -80,6 +80,12 @@ def last_stable_offsets(admin: AdminClient, topic: str, partitions: Iterable[int
     return _offsets(admin, topic, partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
 
+def offsets_at(admin: AdminClient, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
+    """Give the first offset of each partition whose record is not older than that; -1 where there is none."""
+    spec = OffsetSpec.for_timestamp(timestamp_ms)
+    return _offsets(admin, topic, partitions, spec, IsolationLevel.READ_UNCOMMITTED)
+
+
 def delete_before(admin: AdminClient, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
     """Delete the records before the given offsets; return where each partition begins now."""
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
