@@ -56,7 +56,7 @@ _THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 
 _POLL_S = 0.02
 
-_SETTINGS = {
+SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
@@ -89,6 +89,7 @@ _SETTINGS = {
     "num.network.threads": "2",
     "num.io.threads": "4",
 }
+"""Broker settings fit for one node that starts often."""
 
 
 class EmbeddedKafka:
@@ -308,7 +309,7 @@ class EmbeddedKafka:
         data.mkdir(parents=True, exist_ok=True)
         (self._folder / "tmp").mkdir(exist_ok=True)
         settings = {
-            **_SETTINGS,
+            **SETTINGS,
             "controller.quorum.voters": f"1@{HOST}:{controller_port}",
             "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
@@ -320,12 +321,12 @@ class EmbeddedKafka:
             _format(data, command[:-2], self._settings_file())
 
     def _choose_ports(self) -> tuple[int, int]:
-        if self._wanted_port is not None and not _is_free(self._wanted_port):
+        if self._wanted_port is None:
+            port, controller_port = free_ports(2)
+            return port, controller_port
+        if not _is_free(self._wanted_port):
             raise self._port_taken()
-        free = [port for port in random.sample(_PORTS, 50) if port != self._wanted_port and _is_free(port)]
-        if len(free) < 2:
-            raise SetupError("no free port was found", hint="end programs that hold ports, then try again")
-        return (self._wanted_port or free[0], free[1])
+        return self._wanted_port, next(port for port in free_ports(2) if port != self._wanted_port)
 
     # --- what went wrong, in one sentence
 
@@ -370,6 +371,14 @@ class EmbeddedKafka:
 
 class _PortTaken(SetupError):
     """Another program bound one of our ports first."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, and that no outgoing connection is given either."""
+    free = [port for port in random.sample(_PORTS, 100) if _is_free(port)]
+    if len(free) < count:
+        raise SetupError("no free port was found", hint="end programs that hold ports, then try again")
+    return free[:count]
 
 
 def _is_free(port: int) -> bool:
