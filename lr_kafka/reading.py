@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import KafkaError, Message, TopicPartition
@@ -67,29 +68,26 @@ def read_range(
     consumer = cluster.consumer(isolation_level=isolation)
     try:
         consumer.assign([TopicPartition(topic, p, reached[p]) for p in sorted(missing)])
-        waited = 0.0
+        moved_at = time.monotonic()
         while missing:
             first = consumer.poll(_POLL_S)
-            if first is None:
-                waited += _POLL_S
-                if waited >= patience_s:
-                    raise _stuck(cluster, topic, min(missing), reached[min(missing)])
-                continue
-            waited = 0.0
             # `consume` waits for all it was asked for, so it is only asked for what is there already.
-            for message in (first, *consumer.consume(_BATCH, 0)):
-                partition, offset = place(message)
+            for message in (first, *consumer.consume(_BATCH, 0)) if first is not None else ():
                 error = message.error()
-                if error is None:
-                    reached[partition] = offset + 1
-                    if offset < ends[partition]:
-                        yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    reached[partition] = offset
-                else:
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     problem = translate(error, f"read {topic} on {cluster.site}")
                     if not problem.retriable:
                         raise problem
+                    continue
+                partition, offset = place(message)
+                now_at = offset if error is not None else offset + 1
+                if now_at > reached[partition]:
+                    reached[partition] = now_at
+                    moved_at = time.monotonic()
+                if error is None and offset < ends[partition]:
+                    yield message
+            if time.monotonic() - moved_at > patience_s:
+                raise _stuck(cluster, topic, min(missing), reached[min(missing)])
             missing = {p for p in missing if reached[p] < ends[p]}
             if progress:
                 progress(total - sum(ends[p] - reached[p] for p in missing), total)
@@ -118,7 +116,7 @@ def follow(
 
 
 def place(message: Message) -> tuple[int, int]:
-    """Give the partition and the offset of a record that came from a broker: it has both."""
+    """Give the partition and the offset of a record or of an end of partition: they have both, other events may not."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
