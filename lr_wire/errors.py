@@ -18,7 +18,9 @@ ReplicationError
 │   └── ResultUnknown       a transaction may or may not have been committed
 ├── PositionLost            what a session must read next is no longer in the log
 ├── PositionConflict        another process applied this transaction already
-└── QueueTrimmed            records left a receive queue before they were applied
+├── QueueTrimmed            records left a receive queue before they were applied
+├── QueueReplaced           a receive queue is not the one that a position belongs to
+└── ApplyFailed             the application did not take a transaction, however often it was asked
 """
 
 from __future__ import annotations
@@ -119,3 +121,11 @@ class PositionConflict(ReplicationError):
 
 class QueueTrimmed(ReplicationError):
     """Records left a receive queue before this listener applied them."""
+
+
+class QueueReplaced(ReplicationError):
+    """A receive queue is not the one that the stored position belongs to: it was deleted and made again, or is another."""
+
+
+class ApplyFailed(ReplicationError):
+    """The application refused a transaction, or failed on it, as often as it may: the listener gave up."""
