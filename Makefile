@@ -32,7 +32,7 @@ demo: setup jars ## three sites, a reader that is killed, two listeners and an a
 	@$(BIN)/lr demo $(ARGS)
 
 test: setup jars ## the whole suite, real brokers included (ARGS="-k name" for pytest options)
-	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 unit: setup ## the tests that need no broker
 	@$(BIN)/pytest tests/unit $(ARGS)

@@ -47,8 +47,7 @@ explain() {
 }
 
 pip_install() {
-    # `tee` keeps pip's progress on the screen and the text for `explain`.
-    "$venv/bin/python" -m pip --disable-pip-version-check install "$@" 2>&1 | tee -a "$log" || explain
+    "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off "$@" >>"$log" 2>&1 || explain
 }
 
 # A virtual environment whose Python was upgraded or removed does not start any more: make it anew.
@@ -60,6 +59,7 @@ if ! is_python_311 "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >
         { grep -q 'No space left on device' "$log" && explain; fail "'$python -m venv' failed: on Debian and Ubuntu install the package python3-venv (details: $log)."; }
 fi
 
+echo "installing the pinned requirements into $venv (700 MB, about a minute; pip's output is in $log)"
 : >"$log"
 pip_install --require-hashes -r requirements/build.txt
 pip_install --require-hashes --no-build-isolation -r requirements/dev.txt
