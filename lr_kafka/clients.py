@@ -5,23 +5,70 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lr_wire.errors import ConfigError
 from lr_wire.naming import SiteId
+from lr_wire.records import Header
 
-__all__ = ["AdminClient", "Cluster", "Consumer", "KafkaError", "Message", "Producer", "Setting", "TopicPartition"]
+__all__ = [
+    "AdminClient",
+    "Cluster",
+    "Consumer",
+    "KafkaError",
+    "KafkaHeaders",
+    "Message",
+    "Producer",
+    "Record",
+    "Setting",
+    "TopicPartition",
+]
 
 Setting = str | int | float | bool
+
+KafkaHeaders = list[tuple[str, str | bytes | None]]
+
+
+class Record(Protocol):
+    """
+    A message that a consumer was given, typed as what it is then.
+
+    The client library's own type also serves messages under construction, hence says None where there never is one.
+    """
+
+    def error(self) -> KafkaError | None:
+        """Give what went wrong, or the event it stands for; None for a record."""
+
+    def topic(self) -> str:
+        """Give the topic."""
+
+    def partition(self) -> int:
+        """Give the partition."""
+
+    def offset(self) -> int:
+        """Give the offset."""
+
+    def key(self) -> bytes | None:
+        """Give the key."""
+
+    def value(self) -> bytes | None:
+        """Give the value."""
+
+    def headers(self) -> list[Header] | None:
+        """Give the headers in their order."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Give the kind of the timestamp and its milliseconds."""
+
 
 # librdkafka speaks through this logger instead of writing to stderr.
 _log = logging.getLogger("lr.librdkafka")
 
-# librdkafka pauses a partition for this long once its local queue is full. The default of a second halves the throughput of
-# a loop that keeps up with the broker.
+# librdkafka pauses a partition for this long once its local queue is full. The default of a second halves the
+# throughput of a loop that keeps up with the broker.
 _FETCH_QUEUE_BACKOFF_MS = 5
 
 _SECRET_WORDS = ("password", "secret", "key.pem", "token", "jaas", "oauthbearer.config")

@@ -9,6 +9,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lr_wire.errors import BrokerError, ProducerFenced
 
+__all__ = ["OFFSET_GONE", "PARTITION_EOF", "KafkaException", "kafka_errors", "translate"]
+
+# Not an error: a consumer has come to the end of a partition.
+PARTITION_EOF = KafkaError._PARTITION_EOF
+
+# The offset to read next is not in the log any more, or not yet.
+OFFSET_GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
 # Another producer with our transactional.id has taken over, in the words of every API involved.
 FENCED = frozenset(
     {

@@ -39,9 +39,7 @@ def receive_queue(client: naming.ClientName, source: naming.SiteId, partitions: 
 
 def dead_letters(client: naming.ClientName, source: naming.SiteId) -> TopicSpec:
     """Specify the queue of what was given up; one partition keeps it in order, and it is kept until somebody looks."""
-    return TopicSpec(
-        naming.dead_letter_topic(client, source), 1, {"cleanup.policy": "delete", **_KEEP, **_ANY_TIME}
-    )
+    return TopicSpec(naming.dead_letter_topic(client, source), 1, {"cleanup.policy": "delete", **_KEEP, **_ANY_TIME})
 
 
 def status() -> TopicSpec:

@@ -121,4 +121,3 @@ def _unless(future: Future[Any], tolerated: int) -> bool:
             return False
         raise
     return True
-

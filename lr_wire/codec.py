@@ -1,8 +1,9 @@
 """
 Records to bytes and back.
 
-A record of a send queue is `destinations | head | body`, one of a receive queue `head | body` (see `entry.proto`). The
-functions here cut and join at those seams, so that a body is built once, by the source's client, and never encoded again.
+A record of a send queue is `destinations | head | body`, one of a receive queue `head | body` (see `entry.proto`).
+The functions here cut and join at those seams, so that a body is built once, by the source's client, and never
+encoded again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def encode_body(
 
 def encode_send(destinations: bytes, client: ClientName, record: int, last: bool, body: bytes) -> bytes:
     """Join an encoded list of destinations, a head and an encoded body to the value of a send record."""
-    head = entry_pb2.SendHead(client=client, record=record, last=last, destinations_size=len(destinations), body_offset=1)
+    head = entry_pb2.SendHead(
+        client=client, record=record, last=last, destinations_size=len(destinations), body_offset=1
+    )
     message = _Message(send=head)
     head_size = message.ByteSize()
     message.send.body_offset = len(destinations) + head_size
@@ -92,8 +95,17 @@ def decode_send(value: bytes | None) -> SendRecord:
         head.record,
         head.last,
         payloads,
-        value[offset:],
+        value,
+        offset,
     )
+
+
+def client_of(value: bytes | None) -> ClientName | None:
+    """Tell the client of a send record that cannot be understood as a whole, if at least that can be read."""
+    try:
+        return _decode_client(_parse(value or b"").send.client)
+    except WireError:
+        return None
 
 
 def encode_receive_head(record: int, records: int, entries: int, completed_at: int) -> bytes:
@@ -138,7 +150,7 @@ def decode_receive(value: bytes | None) -> ReceiveRecord:
     return ReceiveRecord(txn, head.record, head.records, head.entries, head.completed_at, entries, body)
 
 
-def extend_checksum(checksum: int, body: bytes) -> int:
+def extend_checksum(checksum: int, body: bytes | memoryview) -> int:
     """Chain a body onto a running checksum: other bodies, or the same ones in another order, give another value."""
     return xxhash.xxh3_64_intdigest(body, checksum)
 
@@ -176,9 +188,7 @@ def decode_position(value: bytes) -> Position:
         topic_id=message.topic_id,
         cluster_id=message.cluster_id,
         total=RunningTotal(message.transactions, message.entries, message.checksum),
-        unterminated={
-            TxnId(item.incarnation, item.first_sequence): item.last_offset for item in message.unterminated
-        },
+        unterminated={TxnId(item.incarnation, item.first_sequence): item.last_offset for item in message.unterminated},
         updated_ms=message.updated_ms,
     )
 
@@ -190,7 +200,8 @@ def _parse(value: bytes) -> entry_pb2.RoutingTableEntryMsg:
         raise WireError(f"the record is not a RoutingTableEntryMsg: {error}") from error
 
 
-# Records repeat the same few lists of destinations and clients: remembering the checked ones keeps the work per record flat.
+# Records repeat the same few lists of destinations and clients: remembering the checked ones keeps the work per
+# record flat.
 @lru_cache(maxsize=65536)
 def _decode_destinations(fragment: bytes) -> tuple[str, ...]:
     message = _parse(fragment)
@@ -223,6 +234,6 @@ def _delimited_size(value: bytes, start: int) -> int:
         byte = value[at]
         size |= (byte & 0x7F) << shift
         at += 1
-        if byte < 0x80:  # noqa: PLR2004 - the varint's continuation bit
+        if byte < 0x80:
             return at - start + size
         shift += 7

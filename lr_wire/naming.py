@@ -1,8 +1,8 @@
 """
 Names of topics, tags and keys, formatted and parsed back.
 
-A site id or client name is 1 to 64 of `A-Z a-z 0-9 -`. With neither `_` nor `.` in it, every topic and tag parses back to
-exactly one meaning: the queue of client `a` is never taken for that of `a-b`, nor for that of `a_b`.
+A site id or client name is 1 to 64 of `A-Z a-z 0-9 -`. With neither `_` nor `.` in it, every topic and tag parses
+back to exactly one meaning: the queue of client `a` is never taken for that of `a-b`, nor for that of `a_b`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _NAME = "[A-Za-z0-9-]{1,64}"
 _NAME_RULE = re.compile(_NAME)
 _PAIR = re.compile(f"({_NAME})_({_NAME})")
 _SESSION_KEY = re.compile(f"session/({_NAME})/({_NAME})/({_NAME})")
+_OWNER_KEY = re.compile(f"owner/({_NAME})/({_NAME})")
 _POSITION_KEY = re.compile(rf"position/({_NAME})/({_NAME})/({_NAME}|\*)/(0|[1-9][0-9]*)")
 
 
@@ -77,7 +78,7 @@ def client_name(value: str) -> ClientName:
     return ClientName(_checked("client name", value))
 
 
-def _checked(what: str, value: str) -> str:
+def _checked(what: str, value: object) -> str:
     if not isinstance(value, str) or not _NAME_RULE.fullmatch(value):
         raise InvalidName(f"{value!r} is not a {what}", hint="1 to 64 of A-Z a-z 0-9 and '-', no '_', no '.'")
     return value
@@ -158,6 +159,17 @@ def parse_position_key(text: str) -> PositionKey | None:
     """Parse the key of a position; None if it is another kind of key."""
     match = _POSITION_KEY.fullmatch(text)
     return PositionKey(SiteId(match[1]), SiteId(match[2]), match[3], int(match[4])) if match else None
+
+
+def owner_key(source: SiteId, sink: SiteId) -> str:
+    """Format the key of the record that tells who writes source->sink."""
+    return f"owner/{source}/{sink}"
+
+
+def parse_owner_key(text: str) -> tuple[SiteId, SiteId] | None:
+    """Parse the key of an owner; None if it is another kind of key."""
+    match = _OWNER_KEY.fullmatch(text)
+    return (SiteId(match[1]), SiteId(match[2])) if match else None
 
 
 def forwarder_transactional_id(source: SiteId, sink: SiteId) -> str:

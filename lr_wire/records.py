@@ -64,7 +64,15 @@ class SendRecord:
     record: int
     last: bool
     entries: int
-    body: bytes
+    value: bytes
+    body_offset: int
+    offset: int = -1
+    timestamp_ms: int = 0
+
+    @property
+    def body(self) -> bytes:
+        """What both queues carry: the payloads and what names them."""
+        return self.value[self.body_offset :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +93,8 @@ class RunningTotal:
     """
     What went by in one partition of a session since its beginning.
 
-    The reader keeps one with each position, the listener one with each applied position, both over the same records in the
-    same order: equal totals mean equal entries, also for those that have long been trimmed.
+    The reader keeps one with each position, the listener one with each applied position, both over the same records
+    in the same order: equal totals mean equal entries, also for those that have long been trimmed.
     """
 
     transactions: int = 0
@@ -103,7 +111,8 @@ class Position:
     topic_id: str
     cluster_id: str
     total: RunningTotal = RunningTotal()
-    # Forwarded transactions without a last record that the reader could meet again, with the offset of their newest record.
+    # Forwarded transactions without a last record that the reader could meet again, with the offset of their newest
+    # record.
     unterminated: dict[TxnId, int] = field(default_factory=dict)
     updated_ms: int = 0
 

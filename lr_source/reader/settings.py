@@ -24,7 +24,7 @@ class Limits:
     """... or after this long under steady load. Without load it is committed at once."""
 
     transaction_timeout_s: float = 30.0
-    """After this long a sink's cluster ends a transaction whose reader has vanished; nobody reads past it until then."""
+    """After this long a sink's cluster ends the transaction of a reader that vanished; until then it is in the way."""
 
     buffer_bytes: int = 64 * 1024 * 1024
     """What may wait in memory for one sink. A sink that falls further behind reads the log with a cursor of its own."""
@@ -36,7 +36,7 @@ class Limits:
     """How often to look for new partitions, and whether the send queue is still the same topic."""
 
     request_timeout_s: float = 10.0
-    """How long one step towards a sink (fence, read the position, flush, commit) may take before it counts as failed."""
+    """How long one step towards a sink (fence, flush, commit ...) may take before it counts as failed."""
 
     backoff_initial_s: float = 0.5
     """The wait after a sink's first failure; it doubles with each further one, with jitter."""
@@ -72,7 +72,9 @@ class ReaderSettings:
     def __post_init__(self) -> None:
         """Refuse a reader that has nothing to read."""
         if self.source not in self.sites:
-            raise ConfigError(f"source {self.source} is not among the sites {sorted(self.sites)}", hint="add it to `sites`")
+            raise ConfigError(
+                f"source {self.source} is not among the sites {sorted(self.sites)}", hint="add it to `sites`"
+            )
 
     @property
     def sinks(self) -> frozenset[SiteId]:

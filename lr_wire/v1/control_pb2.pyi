@@ -82,3 +82,11 @@ class UnterminatedTransaction(_message.Message):
     first_sequence: int
     last_offset: int
     def __init__(self, incarnation: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
+
+class Ownership(_message.Message):
+    __slots__ = ("owner", "since_ms")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    since_ms: int
+    def __init__(self, owner: _Optional[str] = ..., since_ms: _Optional[int] = ...) -> None: ...

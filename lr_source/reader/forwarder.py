@@ -1,0 +1,169 @@
+"""
+Records and positions to a sink's cluster, in one transaction.
+
+A forwarder is one life of a transactional producer: fenced in, used, and thrown away after the first failure.
+Whatever had become of its last transaction, the next one fences it and reads the position back, so a result that is
+not known is never guessed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from lr_kafka.clients import Cluster, KafkaHeaders, Producer
+from lr_kafka.errors import KafkaException, kafka_errors, translate
+from lr_source.reader.hooks import Hooks, Step
+from lr_source.reader.settings import Limits
+from lr_wire import naming
+from lr_wire.errors import BrokerError
+from lr_wire.naming import SiteId
+
+# Records are cut from what the source's brokers have accepted; whether they fit is for the sink's brokers to say.
+_MESSAGE_MAX_BYTES = 512 * 1024 * 1024
+_FULL_QUEUE_POLL_S = 0.05
+_METADATA_POLL_S = 0.05
+
+
+class Forwarder:
+    """The one transactional producer of source->sink."""
+
+    def __init__(self, source: SiteId, cluster: Cluster, limits: Limits, hooks: Hooks) -> None:
+        """Fence: when this returns, no earlier producer of source->sink can write any more."""
+        self._sink = cluster.site
+        self._limits = limits
+        self._hooks = hooks
+        self.open = False
+        self._carries_entries = False
+        self._records = 0
+        self._bytes = 0
+        self._began = 0.0
+        with kafka_errors(f"open a producer for {self._sink}"):
+            self._producer: Producer = cluster.producer(
+                transactional_id=naming.forwarder_transactional_id(source, self._sink),
+                transaction_timeout_ms=int(limits.transaction_timeout_s * 1000),
+                socket_timeout_ms=int(min(limits.request_timeout_s, limits.transaction_timeout_s) * 1000),
+                message_max_bytes=_MESSAGE_MAX_BYTES,
+                # Room for a whole transaction: the limit on it is ours, not the local queue's.
+                queue_buffering_max_messages=max(100_000, 2 * limits.transaction_records),
+                queue_buffering_max_kbytes=2 * 1024 * 1024 - 1,
+                linger_ms=5,
+                batch_size=1024 * 1024,
+                batch_num_messages=10_000,
+                # A failed delivery fails the commit; nobody asks for the successful ones.
+                delivery_report_only_error=True,
+            )
+        with kafka_errors(f"fence earlier producers of {source}->{self._sink}"):
+            self._producer.init_transactions(limits.request_timeout_s)
+
+    @property
+    def full(self) -> bool:
+        """The open transaction has reached a limit."""
+        limits = self._limits
+        return self.open and (
+            self._records >= limits.transaction_records
+            or self._bytes >= limits.transaction_bytes
+            or time.monotonic() - self._began >= limits.transaction_s
+        )
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        headers: KafkaHeaders,
+        timestamp_ms: int,
+        key: bytes | None = None,
+    ) -> None:
+        """Add a record to the open transaction, opening one if there is none."""
+        if not self.open:
+            self._begin()
+        if not self._carries_entries:
+            self._carries_entries = True
+            self._hooks.step(self._sink, Step.BEFORE_SEND)
+        self._produce(topic, partition, value, key, headers, timestamp_ms)
+        self._records += 1
+        self._bytes += len(value) if value else 0
+
+    def put_status(self, key: str, value: bytes) -> None:
+        """Add a record of `LR_Status` to the open transaction, opening one if there is none."""
+        if not self.open:
+            self._begin()
+        self._produce(naming.STATUS, 0, value, key.encode())
+
+    def await_partitions(self, topic: str, partitions: int) -> None:
+        """Wait until the producer knows this many partitions of a topic that was made or has grown just now."""
+        deadline = time.monotonic() + self._limits.request_timeout_s
+        while True:
+            with kafka_errors(f"look up {topic} on {self._sink}"):
+                found = self._producer.list_topics(topic, self._limits.request_timeout_s).topics[topic]
+            if len(found.partitions) >= partitions and all(part.leader >= 0 for part in found.partitions.values()):
+                return
+            if time.monotonic() >= deadline:
+                raise BrokerError(
+                    f"{topic} on {self._sink} has {len(found.partitions)} partitions with a leader, not {partitions}",
+                    retriable=True,
+                )
+            time.sleep(_METADATA_POLL_S)
+
+    def sent(self) -> None:
+        """Say that all of a transaction's entries were handed over; what is left is its positions and its commit."""
+        if self._carries_entries:
+            self._hooks.step(self._sink, Step.AFTER_SEND)
+
+    def commit(self) -> None:
+        """Commit; a result that is not known yet is asked for again, never answered with an abort."""
+        if self._carries_entries:
+            self._hooks.step(self._sink, Step.BEFORE_COMMIT)
+        deadline = time.monotonic() + self._limits.request_timeout_s
+        while True:
+            left_s = max(0.1, deadline - time.monotonic())
+            try:
+                with kafka_errors(f"commit on {self._sink}"):
+                    self._producer.commit_transaction(left_s)
+                break
+            except BrokerError as error:
+                if not error.retriable or time.monotonic() >= deadline:
+                    raise
+        if self._carries_entries:
+            self._hooks.step(self._sink, Step.AFTER_COMMIT)
+        self.open = False
+
+    def discard(self) -> None:
+        """Throw the producer away without waiting for anything; an open transaction is ended by whoever comes next."""
+        self._producer.purge()
+        del self._producer
+
+    def _begin(self) -> None:
+        with kafka_errors(f"begin a transaction on {self._sink}"):
+            self._producer.begin_transaction()
+        self.open = True
+        self._carries_entries = False
+        self._records = self._bytes = 0
+        self._began = time.monotonic()
+
+    def _produce(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: KafkaHeaders | None = None,
+        timestamp_ms: int = 0,
+    ) -> None:
+        deadline = 0.0
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
+                return
+            except KafkaException as exception:
+                raise translate(exception.args[0], f"write to {topic} on {self._sink}") from exception
+            except BufferError:
+                now = time.monotonic()
+                deadline = deadline or now + self._limits.request_timeout_s
+                if now >= deadline:
+                    raise BrokerError(
+                        f"{self._sink} takes no records: the local queue has been full for "
+                        f"{self._limits.request_timeout_s} s",
+                        retriable=True,
+                    ) from None
+                self._producer.poll(_FULL_QUEUE_POLL_S)
