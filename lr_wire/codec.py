@@ -21,9 +21,10 @@ from lr_wire.v1 import control_pb2, entry_pb2
 
 _Message = entry_pb2.RoutingTableEntryMsg
 _LOG_ENTRY_SYNC = entry_pb2.LOG_ENTRY_SYNC
+_SEND_FIELD = bytes([entry_pb2.RoutingTableEntryMsg.SEND_FIELD_NUMBER << 3 | 2])
 _RECEIVE_FIELD = bytes([entry_pb2.RoutingTableEntryMsg.RECEIVE_FIELD_NUMBER << 3 | 2])
 
-# How many bytes the head of a send record and the tags take at most besides the destinations themselves.
+# How many bytes the head of a send record takes at most.
 SEND_HEAD_BOUND = 128
 
 
@@ -85,9 +86,12 @@ def decode_send(value: bytes | None) -> SendRecord:
     destinations = _decode_destinations(value[: head.destinations_size])
     if len(destinations) != len(message.destinations):
         raise WireError("the destinations do not stand at the beginning of the record")
-    offset = head.body_offset
-    if not head.destinations_size < offset < len(value):
-        raise WireError(f"the body cannot begin at byte {offset} of {len(value)}")
+    if message.HasField("receive"):
+        raise WireError("the record has a place in a receive queue already")
+    # With these seams in place, and only then, a receive head before the body gives a record that the sink can read.
+    seam, offset = head.destinations_size, head.body_offset
+    if value[seam : seam + 1] != _SEND_FIELD or seam + 1 + _delimited_size(value, seam + 1) != offset:
+        raise WireError(f"the body does not begin at byte {offset} of {len(value)}, right after the head")
     return SendRecord(
         _decode_client(head.client),
         TxnId(message.incarnation, message.first_sequence),

@@ -145,7 +145,7 @@ class Applied:
             values = json.loads(metadata)
             total = RunningTotal(int(values["transactions"]), int(values["entries"]), int(values["checksum"], 16))
             return cls(next_offset, total, int(values["completed_at"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise WireError(
                 f"the committed offset {next_offset} has metadata {metadata!r} that LR did not write",
                 hint="something else committed in the listener's group; reset the group's offset or restore the commit",
