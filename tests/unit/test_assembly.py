@@ -1,0 +1,80 @@
+"""Transactions from interleaved records."""
+
+from __future__ import annotations
+
+from lr_source.reader.assembly import PartitionAssembler
+from lr_wire.records import SendRecord, TxnId
+
+
+def record(txn: int, number: int, *, last: bool = False, client: str = "policy") -> SendRecord:
+    """Make a record of a transaction."""
+    return SendRecord(client, TxnId(b"i", txn), ("site-b",), number, last, 1, b"v", 0)
+
+
+def high_watermark(value: int = 100) -> int:
+    """Stand for a log that ends far away."""
+    return value
+
+
+def test_a_transaction_comes_out_with_its_last_record() -> None:
+    """Interleaved transactions come out in the order of their last records."""
+    assembler = PartitionAssembler(0)
+    assert not assembler.add(0, record(1, 0), high_watermark)
+    assert not assembler.add(1, record(2, 0), high_watermark)
+    assert assembler.resume_from == 0
+    (second,) = assembler.add(2, record(2, 1, last=True), high_watermark)
+    assert (second.txn.first_sequence, second.first_offset, second.last_offset) == (2, 1, 2)
+    (first,) = assembler.add(3, record(1, 1, last=True), high_watermark)
+    assert (first.txn.first_sequence, first.completed_at, first.torn, first.terminated) == (1, 3, False, True)
+    assert assembler.resume_from == assembler.passed == 4
+
+
+def test_an_unterminated_transaction_is_complete_behind_the_high_watermark_of_first_meeting() -> None:
+    """Not one offset before, and later growth of the log does not matter."""
+    assembler = PartitionAssembler(0)
+    assert not assembler.add(0, record(1, 0), lambda: 5)
+    assert not assembler.add(2, record(1, 1), lambda: 50)
+    assert not assembler.advance(4)
+    assert assembler.resume_from == 0
+    (complete,) = assembler.advance(5)
+    assert (complete.terminated, complete.torn, len(complete.records)) == (False, False, 2)
+    assert assembler.resume_from == 5
+
+
+def test_another_transaction_s_record_can_complete_an_unterminated_one() -> None:
+    """What is complete earlier comes out earlier."""
+    assembler = PartitionAssembler(0)
+    assembler.add(0, record(1, 0), lambda: 2)
+    first, second = assembler.add(3, record(2, 0, last=True), high_watermark)
+    assert (first.txn.first_sequence, first.terminated, first.completed_at) == (1, False, 3)
+    assert (second.txn.first_sequence, second.terminated, second.completed_at) == (2, True, 3)
+
+
+def test_a_transaction_whose_head_is_missing_is_torn() -> None:
+    """A record that is not the first one without the ones before it."""
+    assembler = PartitionAssembler(5)
+    (complete,) = assembler.add(5, record(1, 1, last=True), high_watermark)
+    assert complete.torn
+
+
+def test_a_transaction_with_a_gap_is_torn() -> None:
+    """A record between the first and the last one is missing."""
+    assembler = PartitionAssembler(0)
+    assembler.add(0, record(1, 0), high_watermark)
+    (complete,) = assembler.add(1, record(1, 2, last=True), high_watermark)
+    assert complete.torn
+
+
+def test_a_record_of_another_client_under_the_same_id_tears_the_transaction() -> None:
+    """Two clients never share a transaction id, so something is wrong."""
+    assembler = PartitionAssembler(0)
+    assembler.add(0, record(1, 0), high_watermark)
+    (complete,) = assembler.add(1, record(1, 1, last=True, client="other"), high_watermark)
+    assert complete.torn
+
+
+def test_advancing_never_steps_back() -> None:
+    """An end-of-partition event can be older than the newest record."""
+    assembler = PartitionAssembler(10)
+    assert not assembler.advance(5)
+    assert assembler.passed == 10
