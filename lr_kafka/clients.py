@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +30,8 @@ __all__ = [
 Setting = str | int | float | bool
 
 KafkaHeaders = list[tuple[str, str | bytes | None]]
+
+CommitCallback = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
 class Record(Protocol):
@@ -106,7 +108,14 @@ class Cluster:
         """Make a producer; overrides are librdkafka settings with `_` for `.`."""
         return Producer(self._config(overrides), logger=_log)
 
-    def consumer(self, *, group: str = "LR_reader", **overrides: Setting) -> Consumer:
+    def consumer(
+        self,
+        *,
+        group: str = "LR_reader",
+        on_commit: CommitCallback | None = None,
+        on_error: Callable[[KafkaError], None] = _ignore,
+        **overrides: Setting,
+    ) -> Consumer:
         """Make a consumer that commits nothing by itself and reports the end of a partition."""
         defaults: dict[str, Setting] = {
             "group_id": group,
@@ -117,7 +126,10 @@ class Cluster:
             "isolation_level": "read_committed",
             "fetch_queue_backoff_ms": _FETCH_QUEUE_BACKOFF_MS,
         }
-        return Consumer(self._config(defaults | overrides), logger=_log)
+        config = self._config(defaults | overrides) | {"error_cb": on_error}
+        if on_commit:
+            config["on_commit"] = on_commit
+        return Consumer(config, logger=_log)
 
     def admin(self) -> AdminClient:
         """Make an admin client."""

@@ -124,7 +124,7 @@ class QueueTrimmed(ReplicationError):
 
 
 class QueueReplaced(ReplicationError):
-    """A receive queue is not the one that the stored position belongs to: it was deleted and made again, or is another."""
+    """A receive queue is not the one that a position belongs to: it was deleted and made anew, or has lost its end."""
 
 
 class ApplyFailed(ReplicationError):
