@@ -8,6 +8,7 @@ encoded again.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -21,6 +22,7 @@ from lr_wire.v1 import control_pb2, entry_pb2
 
 _Message = entry_pb2.RoutingTableEntryMsg
 _LOG_ENTRY_SYNC = entry_pb2.LOG_ENTRY_SYNC
+_COMPLETED_AT = struct.Struct("<q")
 _SEND_FIELD = bytes([entry_pb2.RoutingTableEntryMsg.SEND_FIELD_NUMBER << 3 | 2])
 _RECEIVE_FIELD = bytes([entry_pb2.RoutingTableEntryMsg.RECEIVE_FIELD_NUMBER << 3 | 2])
 
@@ -75,32 +77,22 @@ def decode_send(value: bytes | None) -> SendRecord:
     message = _parse(value)
     if message.type != _LOG_ENTRY_SYNC:
         raise WireError(f"the record's type is {message.type}, not LOG_ENTRY_SYNC ({_LOG_ENTRY_SYNC})")
-    head = message.send
     payloads = len(message.opaque_payload)
     if not payloads:
         raise WireError("the record holds no payload")
     if len(message.indexes) not in (0, payloads):
         raise WireError(f"the record holds {payloads} payloads but {len(message.indexes)} indexes")
-    if not message.incarnation:
+    incarnation = message.incarnation
+    if not incarnation:
         raise WireError("the record names no transaction")
-    destinations = _decode_destinations(value[: head.destinations_size])
+    offset = message.send.body_offset
+    client, destinations, record, last = _decode_before_body(value[:offset])
     if len(destinations) != len(message.destinations):
         raise WireError("the destinations do not stand at the beginning of the record")
     if message.HasField("receive"):
         raise WireError("the record has a place in a receive queue already")
-    # With these seams in place, and only then, a receive head before the body gives a record that the sink can read.
-    seam, offset = head.destinations_size, head.body_offset
-    if value[seam : seam + 1] != _SEND_FIELD or seam + 1 + _delimited_size(value, seam + 1) != offset:
-        raise WireError(f"the body does not begin at byte {offset} of {len(value)}, right after the head")
     return SendRecord(
-        _decode_client(head.client),
-        TxnId(message.incarnation, message.first_sequence),
-        destinations,
-        head.record,
-        head.last,
-        payloads,
-        value,
-        offset,
+        client, TxnId(incarnation, message.first_sequence), destinations, record, last, payloads, value, offset
     )
 
 
@@ -114,8 +106,14 @@ def client_of(value: bytes | None) -> ClientName | None:
 
 def encode_receive_head(record: int, records: int, entries: int, completed_at: int) -> bytes:
     """Encode what the reader puts before a body; head + body is the value of a receive record."""
-    head = entry_pb2.ReceiveHead(record=record, records=records, entries=entries, completed_at=completed_at)
-    return _Message(receive=head).SerializeToString()
+    return _receive_head(record, records, entries) + _COMPLETED_AT.pack(completed_at)
+
+
+@lru_cache(maxsize=4096)
+def _receive_head(record: int, records: int, entries: int) -> bytes:
+    """Encode a receive head without the offset that it ends with."""
+    head = entry_pb2.ReceiveHead(record=record, records=records, entries=entries, completed_at=-1)
+    return _Message(receive=head).SerializeToString()[: -_COMPLETED_AT.size]
 
 
 def decode_receive(value: bytes | None) -> ReceiveRecord:
@@ -204,10 +202,24 @@ def _parse(value: bytes) -> entry_pb2.RoutingTableEntryMsg:
         raise WireError(f"the record is not a RoutingTableEntryMsg: {error}") from error
 
 
-# Records repeat the same few lists of destinations and clients: remembering the checked ones keeps the work per
-# record flat.
+# Most transactions are one record, and then all that stands before the body repeats: the same few lists of destinations
+# and clients. Remembering what was checked keeps the work per record flat.
 @lru_cache(maxsize=65536)
-def _decode_destinations(fragment: bytes) -> tuple[str, ...]:
+def _decode_before_body(fragment: bytes) -> tuple[ClientName, tuple[SiteId, ...], int, bool]:
+    """Decode what stands before a body: client, destinations, number of the record, whether it is the last one."""
+    try:
+        head = _parse(fragment).send
+    except WireError as error:
+        raise WireError(f"the body does not begin at byte {len(fragment)}: {error}") from error
+    # With these seams in place, and only then, a receive head before the body gives a record that the sink can read.
+    seam = head.destinations_size
+    if fragment[seam : seam + 1] != _SEND_FIELD or seam + 1 + _delimited_size(fragment, seam + 1) != len(fragment):
+        raise WireError(f"the body does not begin at byte {len(fragment)}, right after the head")
+    return _decode_client(head.client), _decode_destinations(fragment[:seam]), head.record, head.last
+
+
+@lru_cache(maxsize=65536)
+def _decode_destinations(fragment: bytes) -> tuple[SiteId, ...]:
     message = _parse(fragment)
     destinations = tuple(message.destinations)
     if not destinations:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from lr_wire.errors import WireError
+from lr_wire.naming import ClientName, SiteId
 
 Header = tuple[str, bytes | None]
 
@@ -58,9 +59,9 @@ class LogEntry:
 class SendRecord:
     """A record of a send queue, decoded as far as routing needs it."""
 
-    client: str
+    client: ClientName
     txn: TxnId
-    destinations: tuple[str, ...]
+    destinations: tuple[SiteId, ...]
     record: int
     last: bool
     entries: int

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lr_wire.naming import ClientName
 from lr_wire.records import SendRecord, TxnId
 
 
@@ -23,7 +24,7 @@ from lr_wire.records import SendRecord, TxnId
 class CompleteTransaction:
     """All records of one transaction, in the order in which they were written."""
 
-    client: str
+    client: ClientName
     txn: TxnId
     records: list[SendRecord]
     first_offset: int

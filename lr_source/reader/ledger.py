@@ -120,9 +120,9 @@ class Ledger:
         send = self._forwarder.send
         for delivery in chunk.deliveries:
             session = sessions[delivery.client]
-            if not session.wants(delivery):
-                continue
             partition = delivery.partition
+            if not session.wants(partition, delivery):
+                continue
             for record in delivery.records:
                 send(session.topic, partition, record.value, session.headers, record.timestamp_ms)
             session.note(delivery)
@@ -247,7 +247,7 @@ class Ledger:
         """Write what must not be delivered to the dead letter, once."""
         partition = reject.partition
         if reject.transaction is not None:
-            if not self.sessions[reject.client].wants(reject):
+            if not self.sessions[reject.client].wants(partition, reject.transaction):
                 return
             touched.add((reject.client, partition))
         elif reject.records[0].offset <= self._default[partition].forwarded_through:

@@ -79,9 +79,8 @@ def route(partition: int, transaction: CompleteTransaction) -> Mapping[SiteId, D
     """Give each destination of a whole transaction what it gets."""
     records = transaction.records
     if len(records) == 1:
-        only = _delivery(partition, transaction, records)
-        return dict.fromkeys(map(SiteId, records[0].destinations), only)
-    numbers: dict[str, list[int]] = {}
+        return dict.fromkeys(records[0].destinations, _delivery(partition, transaction, records))
+    numbers: dict[SiteId, list[int]] = {}
     for number, record in enumerate(records):
         for destination in record.destinations:
             numbers.setdefault(destination, []).append(number)
@@ -91,7 +90,7 @@ def route(partition: int, transaction: CompleteTransaction) -> Mapping[SiteId, D
         key = tuple(chosen)
         if key not in made:
             made[key] = _delivery(partition, transaction, [records[number] for number in chosen])
-        routed[SiteId(destination)] = made[key]
+        routed[destination] = made[key]
     return routed
 
 
@@ -105,9 +104,7 @@ def reject_torn(partition: int, transaction: CompleteTransaction) -> Mapping[Sit
     for record in transaction.records:
         found = RejectedRecord(record.offset, record.timestamp_ms, None, record.value, [])
         for destination in record.destinations:
-            reject = rejects.setdefault(
-                SiteId(destination), Reject(reason, ClientName(transaction.client), partition, transaction, [])
-            )
+            reject = rejects.setdefault(destination, Reject(reason, transaction.client, partition, transaction, []))
             reject.records.append(found)
     return rejects
 
@@ -119,11 +116,11 @@ def _delivery(partition: int, transaction: CompleteTransaction, records: list[Se
     size = 0
     for number, record in enumerate(records):
         head = encode_receive_head(number, len(records), entries, completed_at)
-        value = head + record.body
+        value = head + record.value[record.body_offset :]
         size += len(value)
         outgoing.append(Outgoing(value, len(head), record.timestamp_ms))
     return Delivery(
-        ClientName(transaction.client),
+        transaction.client,
         partition,
         transaction.txn,
         transaction.first_offset,

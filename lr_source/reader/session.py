@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from lr_kafka.clients import KafkaHeaders
+from lr_source.reader.assembly import CompleteTransaction
 from lr_source.reader.positions import Frontier, advanced, is_forwarded
-from lr_source.reader.routing import Delivery, Reject
+from lr_source.reader.routing import Delivery
 from lr_wire import naming
 from lr_wire.codec import extend_checksum
 from lr_wire.naming import SessionKey
@@ -14,6 +15,9 @@ from lr_wire.records import Position, RunningTotal, TxnId
 from lr_wire.v1.control_pb2 import SessionStatus
 
 State = SessionStatus.State
+
+# Looking a state up by its name is slow, and this one is looked at for every transaction.
+_ACTIVE = State.LOG_ENTRY_SYNC
 
 
 @dataclass
@@ -39,7 +43,8 @@ class Session:
     pending_bytes: int = 0
     # Forwarded since the newest heartbeat, for the rate.
     recent_entries: int = 0
-    _totals: dict[int, RunningTotal] = field(default_factory=dict)
+    # Transactions, entries and checksum of the partitions that moved since the last `advance`.
+    _totals: dict[int, list[int]] = field(default_factory=dict)
     _unterminated: dict[int, dict[TxnId, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,21 +55,23 @@ class Session:
     @property
     def active(self) -> bool:
         """Log entries are forwarded."""
-        return self.state == State.LOG_ENTRY_SYNC
+        return self.state == _ACTIVE
 
-    def wants(self, transaction: Delivery | Reject) -> bool:
+    def wants(self, partition: int, transaction: Delivery | CompleteTransaction) -> bool:
         """Tell whether this must be forwarded: the session is active, and it is not on the sink already."""
-        found = transaction.transaction if isinstance(transaction, Reject) else transaction
-        return self.active and found is not None and not is_forwarded(self.positions[transaction.partition], found)
+        return self.state == _ACTIVE and not is_forwarded(self.positions[partition], transaction)
 
     def note(self, delivery: Delivery) -> None:
         """Count a transaction that was handed to the producer."""
         partition = delivery.partition
-        total = self._totals.get(partition) or self.positions[partition].total
-        checksum = total.checksum
+        total = self._totals.get(partition)
+        if total is None:
+            known = self.positions[partition].total
+            total = self._totals[partition] = [known.transactions, known.entries, known.checksum]
+        total[0] += 1
+        total[1] += delivery.entries
         for record in delivery.records:
-            checksum = extend_checksum(checksum, record.body)
-        self._totals[partition] = RunningTotal(total.transactions + 1, total.entries + delivery.entries, checksum)
+            total[2] = extend_checksum(total[2], record.body)
         if not delivery.terminated:
             self._unterminated.setdefault(partition, {})[delivery.txn] = delivery.last_offset
         self.pending_transactions += 1
@@ -74,7 +81,8 @@ class Session:
     def advance(self, partition: int, frontier: Frontier, now_ms: int) -> None:
         """Move to `frontier`: everything before it that the session wanted was handed to the producer."""
         position = self.positions[partition]
-        total = self._totals.pop(partition, position.total)
+        moved = self._totals.pop(partition, None)
+        total = RunningTotal(*moved) if moved else position.total
         self.positions[partition] = advanced(position, frontier, total, self._unterminated.pop(partition, {}), now_ms)
 
     def unwritten(self) -> dict[int, Position]:

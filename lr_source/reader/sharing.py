@@ -68,7 +68,9 @@ class Feed:
                 return True
             self._chunks.append(chunk)
             self._bytes += chunk.size
-            self._changed.notify()
+            if not chunk.empty:
+                # A frontier alone wakes nobody up: it is found with the next entries, or when a heartbeat is due.
+                self._changed.notify()
             return True
 
     def take(self, timeout_s: float) -> Chunk | None:

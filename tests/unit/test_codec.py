@@ -190,7 +190,7 @@ SITE_B = codec.encode_destinations([SiteId("site-b")])
         pytest.param(
             _send(["site-b"], receive={"records": 1}), "place in a receive queue", id="receive head in the body"
         ),
-        pytest.param(_with_head(SITE_B, destinations_size=0, body_offset=9), "no destinations", id="size 0"),
+        pytest.param(_with_head(SITE_B, destinations_size=0, body_offset=9), "does not begin", id="size 0"),
         pytest.param(_with_head(SITE_B, destinations_size=8, body_offset=40), "does not begin", id="body begins later"),
         pytest.param(
             _with_head(SITE_B, destinations_size=8, body_offset=999), "does not begin", id="body beyond the end"
