@@ -44,10 +44,10 @@ class StatusTable:
             self.owners[flow] = Ownership.FromString(value).owner
 
 
-def read_status(cluster: Cluster) -> StatusTable:
+def read_status(cluster: Cluster, patience_s: float = 30.0) -> StatusTable:
     """Read the whole table as of now; empty if the cluster has none yet."""
     table = StatusTable()
-    for message in read_to_end(cluster, naming.STATUS):
+    for message in read_to_end(cluster, naming.STATUS, patience_s=patience_s):
         table.put(message.key(), message.value())
     return table
 
