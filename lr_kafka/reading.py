@@ -15,6 +15,10 @@ from lr_wire.errors import BrokerError
 _BATCH = 1000
 _POLL_S = 0.5
 
+# The broker keeps a fetch at the end of a partition waiting for this long, and only its answer shows the end: whoever
+# reads to the end waits for it every time. The default of half a second is for those who stay.
+_END_WAIT_MS = 20
+
 Progress = Callable[[int, int], None]
 """Told how many offsets are done, and of how many."""
 
@@ -65,7 +69,7 @@ def read_range(
     if not missing:
         return
     total = sum(ends[p] - reached[p] for p in missing)
-    consumer = cluster.consumer(isolation_level=isolation)
+    consumer = cluster.consumer(isolation_level=isolation, fetch_wait_max_ms=_END_WAIT_MS)
     try:
         consumer.assign([TopicPartition(topic, p, reached[p]) for p in sorted(missing)])
         moved_at = time.monotonic()
