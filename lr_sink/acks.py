@@ -15,8 +15,9 @@ from typing import Protocol
 import structlog
 
 from lr_kafka.backoff import Backoff
-from lr_kafka.group import CommitOffset, TopicPart
-from lr_sink.positions import Committed
+from lr_kafka.groups import Committed
+from lr_kafka.member import TopicPart
+from lr_sink.positions import GroupPosition
 from lr_sink.settings import ListenerSettings
 from lr_wire.errors import BrokerError
 
@@ -26,10 +27,10 @@ log = structlog.get_logger()
 class Committer(Protocol):
     """What carries the commits out: a `GroupMember`."""
 
-    def commit(self, offsets: Mapping[TopicPart, CommitOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPart, Committed]) -> None:
         """Send a commit; its result comes later."""
 
-    def commit_now(self, offsets: Mapping[TopicPart, CommitOffset]) -> None:
+    def commit_now(self, offsets: Mapping[TopicPart, Committed]) -> None:
         """Commit and wait for the result."""
 
 
@@ -49,8 +50,8 @@ class Acks:
         self._on_durable = on_durable
         self._clock = clock
         self._backoff = Backoff(settings.retry_initial_s, settings.retry_max_s)
-        self._waiting: dict[TopicPart, Committed] = {}
-        self._sent: dict[TopicPart, Committed] = {}
+        self._waiting: dict[TopicPart, GroupPosition] = {}
+        self._sent: dict[TopicPart, GroupPosition] = {}
         self._transactions = 0
         self._due = math.inf
         self.in_flight = False
@@ -65,7 +66,7 @@ class Acks:
         """Whether everything applied is committed."""
         return not (self._waiting or self.in_flight)
 
-    def applied(self, part: TopicPart, position: Committed) -> None:
+    def applied(self, part: TopicPart, position: GroupPosition) -> None:
         """Take a position after a transaction was applied."""
         if not self._waiting:
             self._due = min(self._due, self._clock() + self._settings.ack_s)
@@ -123,5 +124,5 @@ class Acks:
             self._waiting.pop(part, None)
 
 
-def _offsets(positions: Mapping[TopicPart, Committed]) -> dict[TopicPart, CommitOffset]:
-    return {part: CommitOffset(at.applied.next_offset, at.metadata()) for part, at in positions.items()}
+def _offsets(positions: Mapping[TopicPart, GroupPosition]) -> dict[TopicPart, Committed]:
+    return {part: Committed(at.applied.next_offset, at.metadata()) for part, at in positions.items()}

@@ -14,7 +14,8 @@ from lr_kafka import layout, topics
 from lr_kafka.borrowed import BorrowedProducer
 from lr_kafka.clients import AdminClient, Cluster, KafkaError, KafkaHeaders, Message, Producer, Record
 from lr_kafka.errors import kafka_errors, translate
-from lr_kafka.group import CommitOffset, GroupMember, TopicPart
+from lr_kafka.groups import Committed
+from lr_kafka.member import GroupMember, TopicPart
 from lr_wire import naming
 from lr_wire.deadletter import dead_letter_headers
 from lr_wire.errors import BrokerError, ReplicationError
@@ -54,7 +55,7 @@ class DeadLetters:
         records: Sequence[Record],
         reason: str,
         member: GroupMember,
-        offsets: Mapping[TopicPart, CommitOffset],
+        offsets: Mapping[TopicPart, Committed],
     ) -> None:
         """
         Write records and commit offsets, both or neither.
@@ -106,7 +107,7 @@ class DeadLetters:
         records: Sequence[Record],
         reason: str,
         member: GroupMember,
-        offsets: Mapping[TopicPart, CommitOffset],
+        offsets: Mapping[TopicPart, Committed],
     ) -> None:
         transaction = BorrowedProducer(producer)
         refused: list[KafkaError] = []

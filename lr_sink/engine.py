@@ -25,7 +25,8 @@ from lr_kafka import topics
 from lr_kafka.backoff import Backoff
 from lr_kafka.clients import Cluster, Record
 from lr_kafka.errors import OFFSET_GONE, PARTITION_EOF, translate
-from lr_kafka.group import CommitOffset, GroupMember, TopicPart
+from lr_kafka.groups import Committed
+from lr_kafka.member import GroupMember, TopicPart
 from lr_sink.acks import Acks
 from lr_sink.apply import Answer, Verdict, apply
 from lr_sink.assembly import Torn, Whole
@@ -294,7 +295,7 @@ class Engine:
         committed = p.dead_letter_commit(item)
         # The transaction commits a newer position than any that waits.
         self._acks.forget([p.part])
-        offsets = {p.part: CommitOffset(committed.applied.next_offset, committed.metadata())}
+        offsets = {p.part: Committed(committed.applied.next_offset, committed.metadata())}
         try:
             self._dead_letters.write(p.name.source, item.raw, error.message, self._member, offsets)
         except ReplicationError as problem:

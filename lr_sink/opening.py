@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from lr_kafka import topics
 from lr_kafka.clients import AdminClient
-from lr_kafka.group import GroupMember, TopicPart
+from lr_kafka.member import GroupMember, TopicPart
 from lr_sink import positions
-from lr_sink.positions import Committed, Start
+from lr_sink.positions import GroupPosition, Start
 from lr_sink.store import PositionStore
 from lr_sink.transaction import TxnPosition
 from lr_wire.errors import BrokerError
@@ -49,7 +49,7 @@ class Opener:
         stored = self._store.load(queue, partition) if self._store else None
         positions.check_identity(queue, partition, stored, info.id)
         found = self._member.committed_offset(part, self._timeout_s)
-        committed = Committed.parse(*found) if found else None
+        committed = GroupPosition.parse(*found) if found else None
         start = positions.choose(stored.applied if stored else None, committed, has_store=self._store is not None)
         log_start = topics.log_starts(self._admin, queue, [partition])[partition]
         log_end = topics.high_watermarks(self._admin, queue, [partition])[partition]

@@ -8,9 +8,9 @@ from enum import Enum
 
 from lr_kafka.backoff import Backoff
 from lr_kafka.clients import Record
-from lr_kafka.group import TopicPart
+from lr_kafka.member import TopicPart
 from lr_sink.assembly import Assembler, Torn, Whole
-from lr_sink.positions import Committed, dead_letter_mark
+from lr_sink.positions import GroupPosition, dead_letter_mark
 from lr_sink.transaction import Transaction, TxnPosition
 from lr_wire.errors import ReplicationError
 from lr_wire.naming import QueueName
@@ -134,14 +134,14 @@ class Partition:
         self.applied = applied
         self.stored = applied.next_offset
 
-    def commit(self) -> Committed:
+    def commit(self) -> GroupPosition:
         """Give what the group commits for the applied position."""
-        return Committed(self.applied, in_store=self.has_store)
+        return GroupPosition(self.applied, in_store=self.has_store)
 
-    def dead_letter_commit(self, item: Whole[Record] | Torn[Record]) -> Committed:
+    def dead_letter_commit(self, item: Whole[Record] | Torn[Record]) -> GroupPosition:
         """Give what the group commits when `item` is given up."""
         mark = dead_letter_mark(self.stored) if self.has_store else None
-        return Committed(item.after(self.applied), self.has_store, mark)
+        return GroupPosition(item.after(self.applied), self.has_store, mark)
 
     def status(self) -> QueueStatus:
         """Tell how it stands; from any thread."""

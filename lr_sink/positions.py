@@ -41,7 +41,7 @@ class StoredPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class GroupPosition:
     """What the consumer group has for one partition of a queue."""
 
     applied: Applied
@@ -95,7 +95,7 @@ class Start:
     """False if this is the beginning, for want of any position."""
 
 
-def choose(stored: Applied | None, committed: Committed | None, *, has_store: bool) -> Start:
+def choose(stored: Applied | None, committed: GroupPosition | None, *, has_store: bool) -> Start:
     """Choose by the table above."""
     at = stored.next_offset if stored else None
     if committed is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from lr_kafka.backoff import Backoff
-from lr_kafka.group import TopicPart
+from lr_kafka.member import TopicPart
 from lr_wire.errors import BrokerError
 
 log = structlog.get_logger()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from lr_kafka.clients import Cluster, Consumer, KafkaError, Record, Setting, TopicPartition
 from lr_kafka.errors import KafkaException, kafka_errors, translate
+from lr_kafka.groups import Committed
 from lr_wire.errors import BrokerError, ConfigError
 
 # After this long without a heartbeat the group gives a member's partitions to others. The client's default of 45 s
@@ -30,13 +31,6 @@ class TopicPart(NamedTuple):
 
     topic: str
     partition: int
-
-
-class CommitOffset(NamedTuple):
-    """What is committed for a partition: where to read on, and a text that goes along."""
-
-    offset: int
-    metadata: str
 
 
 class GroupEvents(Protocol):
@@ -121,27 +115,27 @@ class GroupMember:
             with kafka_errors(f"resume {part.topic} partition {part.partition}"):
                 self._consumer.resume([TopicPartition(*part)])
 
-    def committed_offset(self, part: TopicPart, timeout_s: float) -> CommitOffset | None:
+    def committed_offset(self, part: TopicPart, timeout_s: float) -> Committed | None:
         """Give what the group has committed for a partition; while a transaction about to change it is open, fail."""
         with kafka_errors(f"read the committed offset of {part.topic} partition {part.partition}"):
             found = self._consumer.committed([TopicPartition(*part)], timeout_s)[0]
             if found.error is not None:
                 raise KafkaException(found.error)
-        return CommitOffset(found.offset, found.metadata or "") if found.offset >= 0 else None
+        return Committed(found.offset, found.metadata or "") if found.offset >= 0 else None
 
-    def commit(self, offsets: Mapping[TopicPart, CommitOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPart, Committed]) -> None:
         """Send a commit; `events.committed` tells what became of it."""
         with kafka_errors("commit"):
             self._consumer.commit(offsets=_positions(offsets), asynchronous=True)
 
-    def commit_now(self, offsets: Mapping[TopicPart, CommitOffset]) -> None:
+    def commit_now(self, offsets: Mapping[TopicPart, Committed]) -> None:
         """Commit and wait for the answer, also where events cannot be served: in `revoked`."""
         with kafka_errors("commit"):
             for found in self._consumer.commit(offsets=_positions(offsets), asynchronous=False):
                 if found.error is not None:
                     raise KafkaException(found.error)
 
-    def positions(self, offsets: Mapping[TopicPart, CommitOffset]) -> list[TopicPartition]:
+    def positions(self, offsets: Mapping[TopicPart, Committed]) -> list[TopicPartition]:
         """Give offsets in the form in which a producer takes them into its transaction."""
         return _positions(offsets)
 
@@ -189,7 +183,7 @@ class GroupMember:
         self._events.trouble(translate(error, f"reach site {self._site}"))
 
 
-def _positions(offsets: Mapping[TopicPart, CommitOffset]) -> list[TopicPartition]:
+def _positions(offsets: Mapping[TopicPart, Committed]) -> list[TopicPartition]:
     return [TopicPartition(*part, at.offset, metadata=at.metadata) for part, at in offsets.items()]
 
 
