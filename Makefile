@@ -6,7 +6,6 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-PACKAGES := lr_wire lr_kafka lr_source lr_sink lr_ops
 PROTOS = $(wildcard proto/lr_wire/v1/*.proto)
 # Two workers, each with its own brokers (about 360 MB per broker).
 WORKERS ?= 2

@@ -5,51 +5,54 @@ A real one-node Kafka (KRaft broker and controller in one) as a child process: f
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
 It starts in about two seconds, listens on 127.0.0.1 only, and never outlives the process that started it, not even
-when that one is killed (`_guardian.py`). It has a session of its own: Ctrl-C in a terminal reaches the owner, which
-then stops it in order. `kill()`, `pause()` and `restart()` are there to hurt it in tests.
+when that one is killed (`guarded.py`). It has a session of its own: Ctrl-C in a terminal reaches the owner, which then
+stops it in order. `kill()`, `pause()` and `restart()` are there to hurt it in tests.
+
+Non-obvious: a transaction that is committed, but whose commit marker is not written yet when the broker goes down,
+must get its marker after the restart. Kafka 4.3.1 drops a marker when it finds the partition without a leader, and a
+node that is alone finds just that: after a crash the controller fences the broker's former life when the new one has
+already loaded its transactions. Readers of the partition would then stop at that transaction for ever. So nothing may
+be fenced while the broker runs: its session practically never ends, stopping hands over nothing, and before a start on
+old data the controller runs alone for a moment to fence the former life.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import os
-import random
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lr_kafka.guarded import GuardedProcess
 from lr_kafka.jars import kafka_jars
 from lr_kafka.java import find_java
+from lr_kafka.ports import HOST, free_ports, is_free
+from lr_kafka.storage import format_storage
 from lr_wire.errors import SetupError
-
-HOST = "127.0.0.1"
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for a quick start (about 1 s less) and a small footprint; the default."""
-
-_GUARDIAN = Path(__file__).with_name("_guardian.py")
-
-# Below the ranges from which Linux (32768 up) and macOS (49152 up) take the ports of outgoing connections: while a
-# broker is down, a client that tries to reconnect could otherwise be given the broker's own port, and keep it.
-_PORTS = range(15_000, 32_000)
 
 _PORT_ATTEMPTS = 5
 
 _READY = "Kafka Server started"
 """What the broker logs once it is registered, unfenced and answers clients."""
+
+_FENCED = "Fencing broker 1 at epoch"
+"""What a controller logs when it ends the session of a broker that is gone."""
+
+_FENCE_SESSION_MS = 200
+_FENCE_TIMEOUT_S = 5.0
+"""How long the controller looks for a former life; it finds it 0.2 s after its start, unless there was none."""
 
 _THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 """The line of a Java stack trace that says what happened."""
@@ -74,10 +77,9 @@ SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "unclean.leader.election.enable": "false",
-    # After a crash the controller lets a broker back in only when the session of its former life has ended (9 s by
-    # default). Not shorter: on a busy machine a session must not end by itself.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
+    # See "Non-obvious" above; ten minutes also let a test pause the broker for as long as it likes.
+    "broker.session.timeout.ms": "600000",
+    "controlled.shutdown.enable": "false",
     # A consumer group of one needs not wait for others.
     "group.initial.rebalance.delay.ms": "0",
     # The default is 128 MB of heap for compaction.
@@ -121,8 +123,8 @@ class EmbeddedKafka:
             self._remove.detach()
         self._wanted_port = port
         self._ports: tuple[int, int] | None = None
-        self._guardian: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._log_start = 0
+        self._process: GuardedProcess | None = None
 
     @property
     def port(self) -> int:
@@ -139,13 +141,12 @@ class EmbeddedKafka:
     @property
     def pid(self) -> int:
         """The broker's process id."""
-        self._require_running()
-        return self._pid
+        return self._running_process().pid
 
     @property
     def running(self) -> bool:
         """Whether the broker's process is there (it may be paused)."""
-        return self._guardian is not None and self._guardian.poll() is None
+        return self._process is not None and self._process.running
 
     @property
     def data_dir(self) -> Path:
@@ -176,23 +177,15 @@ class EmbeddedKafka:
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop in order; what does not stop within `timeout` is killed. Nothing happens when it is not running."""
-        if self._guardian is None:
-            return
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
-        try:
-            self._guardian.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._forget()
+        if self._process is not None:
+            self._process.terminate(timeout)
+            self._process = None
 
     def kill(self) -> None:
-        """SIGKILL: the broker ends at once, as in a crash of its machine's process."""
-        if self._guardian is None:
-            return
-        self._signal(signal.SIGKILL)
-        self._guardian.wait()
-        self._forget()
+        """SIGKILL: the broker ends at once, as in a crash."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
 
     def restart(self, timeout: float = 60.0) -> Self:
         """Stop if it is running, and start again with the same port and data."""
@@ -201,13 +194,11 @@ class EmbeddedKafka:
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
-        self._require_running()
-        self._signal(signal.SIGSTOP)
+        self._running_process().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT: go on after `pause()`."""
-        self._require_running()
-        self._signal(signal.SIGCONT)
+        self._running_process().signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop, and remove the data if the folder is ours."""
@@ -222,70 +213,60 @@ class EmbeddedKafka:
     ) -> None:
         self.close()
 
+    def _running_process(self) -> GuardedProcess:
+        if self._process is None or not self._process.running:
+            raise SetupError(f"the embedded Kafka {self.name} is not running", hint=f"its log is {self.log_path}")
+        return self._process
+
     def _launch(self, timeout: float) -> None:
-        command = [str(find_java()), *self._java_options(), "kafka.Kafka", str(self._settings_file())]
+        """Start on the ports chosen: prepare the folder, fence the former life if there was one, run, wait."""
+        deadline = time.monotonic() + timeout
+        java = [str(find_java()), *self._java_options()]
         try:
-            self._prepare_folder(command)
-            log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-            with self.log_path.open("ab") as log:
-                self._guardian = subprocess.Popen(
-                    [
-                        # Isolated and without site: starts in 20 ms and depends on nothing that is installed.
-                        *(sys.executable, "-I", "-S", str(_GUARDIAN)),
-                        *(str(os.getpid()), str(self._folder) if self._own_folder else ""),
-                        *command,
-                    ],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        except OSError as exc:
-            raise self._storage_error(exc) from exc
-        try:
-            assert self._guardian.stdout is not None
-            self._pid = int(self._guardian.stdout.readline() or 0)
-            self._await_ready(time.monotonic() + timeout, log_start)
-        except BaseException:
+            had_a_life = (self._data / "__cluster_metadata-0").exists()
+            self._prepare_folder(java)
+            if had_a_life:
+                self._fence(java, deadline)
+            self._run([*java, "kafka.Kafka", str(self._write_settings("server", self._broker_settings()))])
+            self._await_text(_READY, deadline)
+        except BaseException as exc:
             # Also on Ctrl-C: nothing half started is left.
             self.kill()
+            if isinstance(exc, OSError):
+                raise self._storage_error(exc) from exc
             raise
 
-    def _await_ready(self, deadline: float, log_start: int) -> None:
-        assert self._guardian is not None
+    def _fence(self, java: Sequence[str], deadline: float) -> None:
+        """Run the controller alone until it has fenced the broker that was: no partition has a leader afterwards."""
+        self._run([*java, "kafka.Kafka", str(self._write_settings("controller", self._controller_settings()))])
+        self._await_text(_READY, deadline)
+        # A broker that ended before it was ever let in has no session to end.
+        with contextlib.suppress(_NotLogged):
+            self._await_text(_FENCED, min(deadline, time.monotonic() + _FENCE_TIMEOUT_S))
+        self.stop()
+
+    def _run(self, command: Sequence[str]) -> None:
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._process = GuardedProcess(command, log=self.log_path, remove=self._folder if self._own_folder else None)
+
+    def _await_text(self, text: str, deadline: float) -> None:
+        """Return when the process has logged `text`."""
+        assert self._process is not None
         with self.log_path.open(errors="replace") as log:
-            log.seek(log_start)
+            log.seek(self._log_start)
             seen = ""
-            while _READY not in (seen := seen[-len(_READY) :] + log.read()):
-                if self._guardian.poll() is not None:
-                    raise self._start_error("ended while it started", log_start)
+            while text not in (seen := seen[-len(text) :] + log.read()):
+                if not self._process.running:
+                    raise self._start_error("ended while it started")
                 if time.monotonic() > deadline:
-                    raise self._start_error("did not start in time", log_start)
+                    raise _NotLogged(str(self._start_error("did not start in time")))
                 time.sleep(_POLL_S)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the broker, if it is still there; a zombie is kept by the guardian until that ends."""
-        if self.running and self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
-
-    def _forget(self) -> None:
-        if self._guardian is not None:
-            for pipe in (self._guardian.stdin, self._guardian.stdout):
-                assert pipe is not None
-                pipe.close()
-            self._guardian.wait()
-        self._guardian = None
-        self._pid = 0
-
-    def _require_running(self) -> None:
-        if not self.running:
-            raise SetupError(f"the embedded Kafka {self.name} is not running", hint=f"its log is {self.log_path}")
 
     # --- what the broker is started with
 
-    def _settings_file(self) -> Path:
-        return self._folder / "server.properties"
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
 
     def _java_options(self) -> list[str]:
         return [
@@ -302,37 +283,52 @@ class EmbeddedKafka:
             *("-cp", f"{kafka_jars()}/*"),
         ]
 
-    def _prepare_folder(self, command: Sequence[str]) -> None:
+    def _prepare_folder(self, java: Sequence[str]) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        (self._folder / "tmp").mkdir(exist_ok=True)
+        if not (self._data / "meta.properties").exists():
+            format_storage(self._data, java)
+
+    def _broker_settings(self) -> dict[str, str]:
         assert self._ports is not None
         port, controller_port = self._ports
-        data = self._folder / "data"
-        data.mkdir(parents=True, exist_ok=True)
-        (self._folder / "tmp").mkdir(exist_ok=True)
-        settings = {
+        return {
             **SETTINGS,
             "controller.quorum.voters": f"1@{HOST}:{controller_port}",
             "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-            "log.dirs": str(data),
+            "log.dirs": str(self._data),
             **self._properties,
         }
-        self._settings_file().write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        if not (data / "meta.properties").exists():
-            _format(data, command[:-2], self._settings_file())
+
+    def _controller_settings(self) -> dict[str, str]:
+        assert self._ports is not None
+        settings = self._broker_settings()
+        del settings["advertised.listeners"]
+        return settings | {
+            "process.roles": "controller",
+            "listeners": f"CONTROLLER://{HOST}:{self._ports[1]}",
+            "broker.session.timeout.ms": str(_FENCE_SESSION_MS),
+        }
+
+    def _write_settings(self, name: str, settings: Mapping[str, str]) -> Path:
+        file = self._folder / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return file
 
     def _choose_ports(self) -> tuple[int, int]:
         if self._wanted_port is None:
             port, controller_port = free_ports(2)
             return port, controller_port
-        if not _is_free(self._wanted_port):
+        if not is_free(self._wanted_port):
             raise self._port_taken()
         return self._wanted_port, next(port for port in free_ports(2) if port != self._wanted_port)
 
     # --- what went wrong, in one sentence
 
-    def _start_error(self, what: str, log_start: int) -> SetupError:
+    def _start_error(self, what: str) -> SetupError:
         with self.log_path.open(errors="replace") as log:
-            log.seek(log_start)
+            log.seek(self._log_start)
             lines = [line.strip() for line in log if line.strip()]
         text = "\n".join(lines)
         if "Address already in use" in text:
@@ -354,7 +350,7 @@ class EmbeddedKafka:
 
     def _port_taken(self) -> SetupError:
         ports = self._ports or (self._wanted_port or 0,)
-        taken = next((port for port in ports if not _is_free(port)), ports[0])
+        taken = next((port for port in ports if not is_free(port)), ports[0])
         return SetupError(
             f"port {taken} on {HOST} is taken by another program",
             hint=f"end that program or choose another port for {self.name}",
@@ -373,48 +369,5 @@ class _PortTaken(SetupError):
     """Another program bound one of our ports first."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, and that no outgoing connection is given either."""
-    free = [port for port in random.sample(_PORTS, 100) if _is_free(port)]
-    if len(free) < count:
-        raise SetupError("no free port was found", hint="end programs that hold ports, then try again")
-    return free[:count]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the broker does: a port in TIME_WAIT is free, one that is listened on is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _format(data: Path, java: Sequence[str], settings: Path) -> None:
-    """
-    Make `data` a formatted Kafka storage folder of a new cluster.
-
-    Kafka's own tool costs a JVM (0.8 s). Of the two files it writes, `bootstrap.checkpoint` (the feature levels of a
-    new cluster) is the same for every cluster of a version: it is made once and kept beside the jars.
-    """
-    template = kafka_jars() / "bootstrap.checkpoint"
-    if not template.exists():
-        with tempfile.TemporaryDirectory(dir=template.parent.parent) as temporary:
-            once = Path(temporary, "once.properties")
-            once.write_text(f"{settings.read_text()}log.dirs={temporary}/data\n")
-            tool = [*java, "kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(once)]
-            result = subprocess.run(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            if result.returncode:
-                reason = (result.stdout.splitlines() or ["it said nothing"])[-1]
-                raise SetupError(f"Kafka's storage tool failed: {reason}", hint="look for free disk space and memory")
-            Path(temporary, "data", template.name).rename(template)
-    shutil.copyfile(template, data / template.name)
-    # Last, because its presence means formatted.
-    (data / "meta.properties").write_text(f"version=1\ncluster.id={_new_id()}\nnode.id=1\ndirectory.id={_new_id()}\n")
-
-
-def _new_id() -> str:
-    """A random id as Kafka writes them: 128 bits in URL-safe base64; its tools refuse a leading dash."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+class _NotLogged(SetupError):
+    """The process runs, but has not said what was waited for."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from lr_kafka.embedded import HOST, EmbeddedKafka
+from lr_kafka.embedded import EmbeddedKafka
+from lr_kafka.ports import HOST
 from lr_wire.errors import SetupError
 from tests.support.brokers import BrokerFactory, Site, admin, create_topic, topic_names
 
@@ -121,7 +122,7 @@ def test_restart_keeps_port_and_data(fresh_broker: BrokerFactory, end: str) -> N
 
 @pytest.mark.chaos
 def test_paused_broker_answers_after_resume(fresh_broker: BrokerFactory) -> None:
-    """A frozen broker keeps its clients waiting and then serves them."""
+    """A frozen broker keeps its clients waiting and then serves them; it can be stopped while it is frozen."""
     broker = fresh_broker("site-a")
     create_topic(broker, "orders")
     broker.pause()
@@ -131,6 +132,9 @@ def test_paused_broker_answers_after_resume(fresh_broker: BrokerFactory) -> None
     assert producer.flush(1.0) == 1
     broker.resume()
     assert producer.flush(30) == 0
+    broker.pause()
+    broker.stop()
+    assert not broker.running
 
 
 def test_own_folder_is_removed_and_given_one_kept(tmp_path: Path) -> None:

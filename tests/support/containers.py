@@ -11,8 +11,10 @@ from confluent_kafka import KafkaException
 from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 
-from lr_kafka.embedded import SETTINGS, free_ports
+from lr_kafka.embedded import SETTINGS
 from lr_kafka.jars import KAFKA_VERSION
+from lr_kafka.ports import free_ports
+from lr_kafka.storage import random_id
 from tests.support.brokers import admin
 
 _IMAGE = f"apache/kafka:{KAFKA_VERSION}"
@@ -51,6 +53,8 @@ class ContainerKafka:
             "advertised.listeners": f"PLAINTEXT://{self._address}",
             **(properties or {}),
         }
+        # The image has a fixed one; sites are different clusters.
+        self._container.with_env("CLUSTER_ID", random_id())
         for key, value in settings.items():
             self._container.with_env(f"KAFKA_{key.upper().replace('.', '_')}", value)
         self._created = False
