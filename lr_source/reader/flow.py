@@ -8,7 +8,7 @@ A flow has a thread of its own, so a sink that is down, slow or far away holds b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -22,7 +22,7 @@ from lr_source.reader.ledger import Ledger, now_ms
 from lr_source.reader.scan import Scan
 from lr_source.reader.session import Session, State
 from lr_source.reader.settings import Limits
-from lr_source.reader.sharing import Feed, SharedScan
+from lr_source.reader.sharing import Feed, OpenScan, SharedScan
 from lr_source.reader.source import SendQueue, Timer
 from lr_wire import naming
 from lr_wire.errors import ProducerFenced, ReplicationError
@@ -46,7 +46,7 @@ class Flow:
         clients: Iterable[ClientName],
         limits: Limits,
         shared: SharedScan,
-        open_scan: Callable[[Mapping[int, int]], Scan],
+        open_scan: OpenScan,
         report: Callable[[str, bytes], None],
         hooks: Hooks,
         owner: str,
@@ -151,6 +151,9 @@ class Flow:
             if self._stop.is_set():
                 ledger.stop("the reader was stopped")
                 return
+            if not feed.overflowed:
+                # The scan failed. What it stumbled over may concern our position, so that must be looked at again.
+                raise ReplicationError(f"the shared scan of {self.source} ended: {feed.closed}")
             self._log.info("flow.behind", reason=feed.closed)
 
     def _join(self, ledger: Ledger, feed: Feed) -> bool:
@@ -164,12 +167,12 @@ class Flow:
                 passed = own.passed if own else starts
                 unfinished = own.open_transactions if own else frozenset()
                 if point is None and self._shared.behind(passed) <= _JOIN_RECORDS:
-                    point = self._shared.attach(feed, ledger.starts())
+                    point = self._shared.attach(feed, ledger.topic_id, ledger.starts())
                 if point is not None and point.reached_by(passed, unfinished):
                     self._log.info("flow.joined", with_own_scan=own is not None)
                     return True
                 if own is None:
-                    own = self._open_scan(starts)
+                    own = self._open_scan(ledger.topic_id, starts)
                 ledger.forward(own.step(_OWN_STEP_S).chunk(self.sink))
                 self._commit_if_due(ledger, heartbeat, idle=False)
             return False

@@ -89,6 +89,11 @@ class Ledger:
         )
         self.heartbeat()
 
+    @property
+    def topic_id(self) -> str:
+        """The send queue that all offsets here belong to."""
+        return self._log.topic_id
+
     def starts(self) -> dict[int, int]:
         """Give where a scan must begin so that no session misses anything."""
         starts = {partition: position.resume_from for partition, position in self._default.items()}
@@ -247,8 +252,10 @@ class Ledger:
         """Write what must not be delivered to the dead letter, once."""
         partition = reject.partition
         if reject.transaction is not None:
-            if not self.sessions[reject.client].wants(partition, reject.transaction):
+            session = self.sessions[reject.client]
+            if not session.wants(partition, reject.transaction):
                 return
+            session.note_dealt_with(partition, reject.transaction)
             touched.add((reject.client, partition))
         elif reject.records[0].offset <= self._default[partition].forwarded_through:
             return

@@ -22,7 +22,7 @@ from lr_source.reader.positions import Frontier
 from lr_source.reader.routing import Delivery, Reject, RejectedRecord, reject_torn, route
 from lr_source.reader.source import SendQueue, Timer
 from lr_wire import codec, naming
-from lr_wire.errors import BrokerError, PositionLost, WireError
+from lr_wire.errors import BrokerError, PositionLost, ReplicationError, WireError
 from lr_wire.naming import SiteId
 from lr_wire.records import TxnId
 
@@ -88,6 +88,11 @@ class Scan:
         self._high_watermarks: dict[int, Callable[[], int]] = {}
         self._consumer = queue.cluster.consumer(queued_max_messages_kbytes=_PREFETCH_KBYTES, fetch_wait_max_ms=500)
         self._add(starts)
+        try:
+            self._follow_metadata()
+        except ReplicationError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the source's cluster."""

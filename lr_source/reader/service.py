@@ -98,11 +98,10 @@ class ReaderService:
         self._flows[site] = flow
         flow.start()
 
-    def _open_scan(self, starts: Mapping[int, int]) -> Scan:
-        log = self._queue.log()
+    def _open_scan(self, topic_id: str, starts: Mapping[int, int]) -> Scan:
         return Scan(
             self._queue,
-            log.topic_id,
+            topic_id,
             starts,
             lambda: self._settings.sinks,
             self._settings.limits.metadata_s,

@@ -72,11 +72,15 @@ class Session:
         total[1] += delivery.entries
         for record in delivery.records:
             total[2] = extend_checksum(total[2], record.body)
-        if not delivery.terminated:
-            self._unterminated.setdefault(partition, {})[delivery.txn] = delivery.last_offset
+        self.note_dealt_with(partition, delivery)
         self.pending_transactions += 1
         self.pending_entries += delivery.entries
         self.pending_bytes += delivery.size
+
+    def note_dealt_with(self, partition: int, transaction: Delivery | CompleteTransaction) -> None:
+        """Remember a transaction whose offsets alone cannot tell that it was dealt with."""
+        if not transaction.terminated:
+            self._unterminated.setdefault(partition, {})[transaction.txn] = transaction.last_offset
 
     def advance(self, partition: int, frontier: Frontier, now_ms: int) -> None:
         """Move to `frontier`: everything before it that the session wanted was handed to the producer."""

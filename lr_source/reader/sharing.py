@@ -28,6 +28,9 @@ _log = structlog.get_logger("lr.reader")
 
 _STEP_S = 0.5
 
+OpenScan = Callable[[str, Mapping[int, int]], Scan]
+"""Opens a scan of the topic with this id, beginning at these offsets."""
+
 
 class Feed:
     """What waits for one sink, bounded in bytes. Written by the scan's thread, read by the sink's."""
@@ -35,12 +38,14 @@ class Feed:
     def __init__(self, sink: SiteId, limit_bytes: int) -> None:
         """Begin empty and open."""
         self.sink = sink
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         # None while it is open, then why it was closed; what was put before can still be taken.
         self._closed: str | None = None
+        # It was closed because there was no room: its sink reads the log by itself, from where it is.
+        self.overflowed = False
 
     @property
     def closed(self) -> str | None:
@@ -58,8 +63,9 @@ class Feed:
         with self._changed:
             if self._closed is not None:
                 return False
-            if self._bytes and self._bytes + chunk.size > self._limit_bytes:
-                self._closed = "it did not keep up"
+            if self._bytes and self._bytes + chunk.size > self.limit_bytes:
+                self.overflowed = True
+                self._closed = f"more than {self.limit_bytes} bytes were waiting for it"
                 self._changed.notify()
                 return False
             if self._chunks and chunk.empty:
@@ -115,7 +121,7 @@ class SharedScan:
 
     def __init__(
         self,
-        open_scan: Callable[[Mapping[int, int]], Scan],
+        open_scan: OpenScan,
         undelivered: Callable[[SiteId, frozenset[ClientName]], None],
     ) -> None:
         """Open the scan with `open_scan` once somebody wants it; tell `undelivered` of sinks that have no feed now."""
@@ -124,13 +130,23 @@ class SharedScan:
         self._lock = threading.Lock()
         self._feeds: dict[SiteId, Feed] = {}
         self._starts: dict[int, int] = {}
+        self._topic_id = ""
         self._scan: Scan | None = None
         # Where the running scan was when it last handed out: what comes after that reaches every feed attached now.
         self._handed_out = JoinPoint({}, frozenset())
 
-    def attach(self, feed: Feed, starts: Mapping[int, int]) -> JoinPoint:
-        """Let a feed have what completes from now on; before the first step the scan can still begin where it wants."""
+    def attach(self, feed: Feed, topic_id: str, starts: Mapping[int, int]) -> JoinPoint:
+        """
+        Let a feed have what completes from now on; before the first step the scan can still begin where it wants.
+
+        Offsets mean something only together with the topic they belong to: a feed that wants another topic than the
+        others is closed at once, and whoever wanted it must look again which one there is.
+        """
         with self._lock:
+            if self._feeds and topic_id != self._topic_id:
+                feed.close(f"the shared scan reads the send queue with id {self._topic_id}, not {topic_id}")
+                return JoinPoint(dict(starts), frozenset())
+            self._topic_id = topic_id
             self._feeds[feed.sink] = feed
             if self._scan is not None:
                 return self._handed_out
@@ -159,10 +175,10 @@ class SharedScan:
                 self._end()
                 return False
             starts, self._starts = self._starts, {}
-            scan = self._scan
+            scan, topic_id = self._scan, self._topic_id
         try:
             if scan is None:
-                scan = self._open_scan(starts)
+                scan = self._open_scan(topic_id, starts)
                 with self._lock:
                     # Who attached meanwhile was promised a scan that begins no later than it needs.
                     late = any(offset < starts.get(partition, 0) for partition, offset in self._starts.items())
@@ -200,7 +216,8 @@ class SharedScan:
             self._handed_out = point
             for sink, feed in list(self._feeds.items()):
                 if not feed.put(step.chunk(sink)):
-                    _log.warning("sink.fell_behind", sink=sink, reason=feed.closed or "it did not keep up")
+                    if feed.overflowed:
+                        _log.warning("sink.fell_behind", sink=sink, limit_bytes=feed.limit_bytes)
                     del self._feeds[sink]
             unknown = step.chunks.keys() - self._feeds.keys()
         for sink in unknown:
