@@ -54,7 +54,7 @@ class RoutingQueueListener(ABC):
         librdkafka, with `_` for `.`: `security_protocol="SASL_SSL"`.
         """
         own = {name: value for name, value in settings.items() if name in NAMES}
-        kafka = {name.replace("_", "."): value for name, value in settings.items() if name not in NAMES}
+        kafka = {_librdkafka_name(name): value for name, value in settings.items() if name not in NAMES}
         self.__client = naming.client_name(client)
         self.__cluster = _cluster(site, bootstrap_servers, cluster, kafka)
         self.__settings = ListenerSettings(**cast("dict[str, Any]", own))
@@ -114,6 +114,11 @@ class RoutingQueueListener(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _librdkafka_name(name: str) -> str:
+    # The only one of its names that has an underscore itself.
+    return name if name == "log_level" else name.replace("_", ".")
 
 
 def _cluster(
