@@ -12,6 +12,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from lr_kafka.errors import kafka_errors
 
+# Asking for one topic that is not there is the least that a cluster can be asked for.
+_NO_TOPIC = "LR_No_Such_Topic"
+
 # An admin request that is not answered by then counts as failed; librdkafka retries underneath until that.
 REQUEST_TIMEOUT_S = 10.0
 
@@ -42,6 +45,12 @@ def cluster_id(admin: AdminClient) -> str:
     """Give the id that the cluster got when it was made."""
     with kafka_errors("describe the cluster"):
         return str(admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result().cluster_id)
+
+
+def reach(admin: AdminClient, timeout_s: float) -> None:
+    """Raise BrokerError if the cluster does not answer within that time."""
+    with kafka_errors(f"no answer within {timeout_s:g} s"):
+        admin.list_topics(topic=_NO_TOPIC, timeout=timeout_s)
 
 
 def names(admin: AdminClient) -> list[str]:

@@ -12,7 +12,7 @@ from lr_source.reader.assembly import CompleteTransaction
 from lr_source.reader.positions import is_forwarded
 from lr_wire import codec
 from lr_wire.errors import WireError
-from lr_wire.naming import ANY_CLIENT, ClientName, PositionKey, SessionKey, SiteId
+from lr_wire.naming import ANY_CLIENT, PositionKey, SessionKey, SiteId
 from lr_wire.records import Applied, Position, RunningTotal, TxnId
 
 
@@ -116,12 +116,12 @@ class SourceReading:
             return
         bodies = [record.body for record in transaction.records]
         digests = [codec.extend_checksum(0, body) for body in bodies]
-        chosen: dict[str, list[int]] = {}
+        chosen: dict[SiteId, list[int]] = {}
         for number, record in enumerate(transaction.records):
             for destination in record.destinations:
                 chosen.setdefault(destination, []).append(number)
         for destination, numbers in chosen.items():
-            session = SessionKey(self._source, SiteId(destination), ClientName(transaction.client))
+            session = SessionKey(self._source, destination, transaction.client)
             flow = self.flow(session, partition)
             sent = Sent(
                 transaction.txn,

@@ -1,0 +1,47 @@
+"""The entry of `lr`: the commands, and what happens when one fails."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from lr_ops import logs
+from lr_ops.cli import reader, verify
+from lr_wire.errors import ReplicationError
+
+app = typer.Typer(
+    name="lr",
+    help="Log replication through routing queues on Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("reader")(reader.reader)
+app.command("verify")(verify.verify)
+
+_DEBUG = "--debug"
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show a traceback when a command fails.")] = False,
+) -> None:
+    """Log replication through routing queues on Kafka."""
+    # `main` has taken --debug out already, wherever it stood; here it is only documented.
+    logs.configure("debug" if debug else "warning")
+
+
+def main() -> None:
+    """Run the command line; failures are one line on stderr and exit code 2."""
+    arguments = sys.argv[1:]
+    debug = _DEBUG in arguments
+    try:
+        app(args=[argument for argument in arguments if argument != _DEBUG], prog_name="lr")
+    except ReplicationError as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"lr: {error}", err=True)
+        sys.exit(2)
