@@ -139,7 +139,7 @@ class BorrowedProducer:
                         code="_QUEUE_FULL",
                         retriable=True,
                     ) from error
-                self._producer.poll(min(_PAUSE_S, deadline - now))
+                self._serve(min(_PAUSE_S, deadline - now))
             except KafkaException as exception:
                 raise self._explain_produce(exception.args[0], topic, len(value)) from exception
             else:
@@ -161,6 +161,18 @@ class BorrowedProducer:
             self._end(self._producer.abort_transaction, "abort", timeout_s)
         except NotInTransaction:
             return
+
+    def _serve(self, timeout_s: float) -> None:
+        # confluent-kafka raises fatal errors from any call that serves callbacks; and if a delivery callback is served
+        # after it, as a SystemError that is caused by it.
+        try:
+            self._producer.poll(timeout_s)
+        except KafkaException as exception:
+            raise _explain(exception.args[0]) from exception
+        except SystemError as exception:
+            if not isinstance(exception.__cause__, KafkaException):
+                raise
+            raise _explain(exception.__cause__.args[0]) from exception
 
     def _end(self, end: Callable[[float], None], what: str, timeout_s: float) -> None:
         deadline = self._clock() + timeout_s

@@ -29,6 +29,7 @@ from lr_wire.errors import (
     InvalidEntry,
     NotInTransaction,
     PayloadTooLarge,
+    ProducerFenced,
     ReplicationError,
     ResultUnknown,
     UsageError,
@@ -219,16 +220,20 @@ class Transaction(ABC):
             raise
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
-        # Called by whoever polls the producer, in any thread: nothing but this may happen here.
+        # Called by whoever polls the producer, in any thread, and after a fatal error with an exception pending in the
+        # interpreter: nothing but this may happen here, no call of a C function either.
         if error is not None and self._undelivered is None:
             self._undelivered = error
 
     def _refusal(self) -> ReplicationError:
         if self._state is State.FAILED:
-            return BrokerError(
+            fenced = isinstance(self._cause, ProducerFenced)
+            kind = ProducerFenced if fenced else BrokerError
+            return kind(
                 f"transaction {self._id} has failed and can only be aborted: {self._cause}",
                 hint="leave the with-block with an exception",
-                abortable=True,
+                fenced=fenced,
+                abortable=not fenced,
             )
         name = f"transaction {self._id}" if self._state is State.CLOSED else "the transaction"
         return NotInTransaction(
@@ -276,6 +281,8 @@ class OwnTransaction(Transaction):
             outbox.producer.abort(outbox.settings.commit_timeout_s)
         except BrokerError as problem:
             outbox.broke(problem)
+            if problem.fenced and isinstance(error, ProducerFenced):
+                return  # what cannot be written cannot be aborted either, and need not
             error.add_note(f"LR: the abort that followed failed as well: {problem}")
             _log.error("transaction.abort_failed", client=outbox.client, txn=str(self._id), reason=str(problem))
         except Exception as problem:  # noqa: BLE001 - a delivery callback's; the abort itself succeeded
@@ -286,10 +293,11 @@ class OwnTransaction(Transaction):
 
     def _failure(self, error: BrokerError) -> BrokerError:
         """Tell why a transaction that Kafka refuses to commit has failed, and that it is aborted."""
-        if self._undelivered is None:
-            problem = error
-        else:
-            problem = translate(self._undelivered, f"write to {naming.SEND_LOG_ENTRIES}")
+        problem = error
+        if self._undelivered is not None:
+            undelivered = translate(self._undelivered, f"write to {naming.SEND_LOG_ENTRIES}")
+            # A record that was merely still queued when another one failed tells nothing.
+            problem = error if undelivered.code.startswith("_PURGE") else undelivered
         return BrokerError(
             f"transaction {self._id} of client {self._outbox.client} was aborted: {problem.message}",
             hint=problem.hint,
