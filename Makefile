@@ -34,7 +34,7 @@ test: setup jars ## the whole suite, real brokers included (ARGS="-k name" for p
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 unit: setup ## the tests that need no broker
-	@$(BIN)/pytest tests/unit $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) tests/unit $(ARGS)
 
 chaos: setup jars ## the tests that kill, freeze and cut
 	@$(BIN)/pytest -m chaos $(ARGS)
