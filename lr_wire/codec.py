@@ -245,11 +245,11 @@ def _decode_client(name: str) -> ClientName:
 def _delimited_size(value: bytes, start: int) -> int:
     """Size of a length-delimited field after its tag: the varint length and the content."""
     size = shift = 0
-    at = start
-    while True:
+    # To the end at most: a head that lies about where it begins can point at a last byte that only looks like a tag.
+    for at in range(start, len(value)):
         byte = value[at]
         size |= (byte & 0x7F) << shift
-        at += 1
         if byte < 0x80:
-            return at - start + size
+            return at + 1 - start + size
         shift += 7
+    raise WireError(f"the field that begins at byte {start - 1} has no length")

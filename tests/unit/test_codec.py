@@ -198,6 +198,13 @@ SITE_B = codec.encode_destinations([SiteId("site-b")])
         pytest.param(
             _with_head(SITE_B, destinations_size=8, body_offset=8), "does not begin", id="body before the head"
         ),
+        # The head's last byte, a quotation mark, is what the tag of a head looks like.
+        pytest.param(
+            b'\x0a\x06site-b\x22\x10\x18\x01\x25\x19\x00\x00\x00\x2d\x1a\x00\x00\x00\x0a\x02a"'
+            + _message().SerializeToString(),
+            "has no length",
+            id="head that says it begins at its own last byte",
+        ),
     ],
 )
 def test_a_send_record_that_cannot_be_routed_is_refused_with_the_reason(value: bytes, reason: str) -> None:
