@@ -53,6 +53,8 @@ log = structlog.get_logger()
 # A cluster that is away is reported by every attempt to connect; once in a while is enough.
 _TROUBLE_LOG_S = 30.0
 
+_TICK_S = 0.001
+
 # Kafka's own refusals that no later attempt will lift.
 _FOR_GOOD = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_CONFIG", "POLICY_VIOLATION"})
 
@@ -147,8 +149,12 @@ class Engine:
             return self._go_on(waiting)
         self._poll_next = False
         wake = min(self._acks.due, self._trimmer.due, waiting.due if waiting else math.inf)
-        record = self._member.poll(max(0.0, min(self._settings.poll_s, wake - now)))
+        record = self._member.poll(self._wait_s(wake - now))
         return self._take(record) if record else Step.IDLE
+
+    def _wait_s(self, left_s: float) -> float:
+        # Kafka's client counts in milliseconds: less than one would not wait at all, and so again and again.
+        return min(self._settings.poll_s, max(left_s, _TICK_S)) if left_s > 0 else 0.0
 
     def close(self) -> None:
         """Commit and delete what is applied, within `stop_s`, and leave the group."""

@@ -28,6 +28,7 @@ QUICK: dict[str, Any] = {
     "retry_initial_s": 0.01,
     "retry_max_s": 0.1,
     "fetch_wait_max_ms": 20,
+    "heartbeat_interval_ms": 200,
 }
 
 

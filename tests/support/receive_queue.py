@@ -123,6 +123,9 @@ class ReceiveQueue:
     def grow(self, partitions: int) -> None:
         """Give the queue more partitions."""
         topics.grow(self.admin, self.topic, partitions)
+        # Until the producer knows of them it refuses to write there.
+        while len(self.producer.list_topics(self.topic, timeout=30).topics[self.topic].partitions) < partitions:
+            pass
 
     def log_start(self, partition: int = 0) -> int:
         """Give the first offset that is still there."""
