@@ -51,6 +51,10 @@ class ContainerKafka:
             "controller.quorum.voters": f"1@localhost:{_CONTROLLER}",
             "listeners": f"PLAINTEXT://:{_INSIDE},CONTROLLER://:{_CONTROLLER}",
             "advertised.listeners": f"PLAINTEXT://{self._address}",
+            # Kafka's defaults again: a container is restarted without the step that makes ours safe (`embedded.py`),
+            # and would wait ten minutes for its former session to end.
+            "broker.session.timeout.ms": "9000",
+            "controlled.shutdown.enable": "true",
             **(properties or {}),
         }
         # The image has a fixed one; sites are different clusters.
