@@ -308,6 +308,23 @@ def test_an_exception_in_the_joined_block_leaves_the_abort_to_the_application(so
     assert [record.entries[0].payload for record in source.read("read_uncommitted")] == [b"now"]
 
 
+def test_two_clients_take_part_in_one_transaction(source: Source) -> None:
+    """The second joins the transaction of the first: two transactions for the destinations, committed together."""
+    producer = source.producer()
+    policy = source.client(producer)
+    inventory = RoutingQueueClient("inventory", source="site-a", producer=producer)
+    with pytest.raises(ApplicationError), policy.transaction() as one, inventory.join() as other:
+        one.transmit_log_entry(b"never", ["site-b"])
+        other.transmit_log_entry(b"never", ["site-b"])
+        raise ApplicationError
+    with policy.transaction() as one, inventory.join() as other:
+        one.transmit_log_entry(b"one", ["site-b"])
+        other.transmit_log_entry(b"other", ["site-b"])
+    found = {record.sent.client: (record.sent.txn, record.sent.last) for record in source.read("read_uncommitted")}
+    assert found == {"policy": (one.id, True), "inventory": (other.id, True)}
+    assert len(source.read()) == 2
+
+
 def test_a_producer_without_a_transactional_id_is_refused_at_construction(source: Source) -> None:
     producer = Producer({"bootstrap.servers": source.bootstrap_servers})
     with pytest.raises(NotTransactional, match=r"no transactional\.id"):

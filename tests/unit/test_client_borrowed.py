@@ -140,6 +140,23 @@ def test_an_exception_of_a_callback_during_the_wait_comes_out() -> None:
     assert producer.produced == []
 
 
+@pytest.mark.parametrize("behind_a_callback", [False, True])
+def test_a_fatal_error_during_the_wait_is_told(behind_a_callback: bool) -> None:
+    """confluent-kafka raises it from poll(), and as a SystemError if a delivery callback was served after it."""
+    producer = FakeProducer()
+    borrowed = begun(producer)
+    producer.produces = [BufferError()]
+
+    def raise_it() -> None:
+        if behind_a_callback:
+            raise SystemError("returned a result with an exception set") from fenced()
+        raise fenced()
+
+    producer.on_poll = raise_it
+    with pytest.raises(ProducerFenced):
+        write(borrowed)
+
+
 @pytest.mark.parametrize(
     "raised, error",
     [

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
 import lr_source
@@ -328,7 +329,9 @@ def test_a_commit_that_kafka_refuses_is_aborted_and_told_with_its_cause() -> Non
         txn.transmit_log_entry(b"x", ["site-b"], key=b"alone")
         txn.transmit_log_entry(b"y", ["site-b"])
         [record] = producer.produced
-        record["on_delivery"](kafka_error(29, "Topic authorization failed").args[0], None)
+        record["on_delivery"](
+            kafka_error(KafkaError.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed").args[0], None
+        )
     assert f"transaction {txn.id} of client policy was aborted" in str(caught.value)
     assert "write to LRQ_Send_LogEntries: Topic authorization failed" in str(caught.value)
     assert caught.value.unauthorised
@@ -346,11 +349,21 @@ def test_a_failure_of_the_applications_own_records_is_told_as_kafka_does() -> No
         pass
 
 
+def test_a_record_that_was_merely_still_queued_is_not_taken_for_the_cause() -> None:
+    producer = FakeProducer()
+    client = make_client(producer)
+    producer.commits = [failed_delivery()]
+    with pytest.raises(BrokerError, match=r"1 message\(s\) failed delivery"), client.transaction() as txn:
+        txn.transmit_log_entry(b"x", ["site-b"], key=b"alone")
+        txn.transmit_log_entry(b"y", ["site-b"])
+        producer.produced[0]["on_delivery"](kafka_error(KafkaError._PURGE_QUEUE).args[0], None)
+
+
 def test_a_failure_that_the_application_swallows_still_aborts() -> None:
     """What was taken could not be written: without it the transaction would not be whole."""
     producer = FakeProducer()
     client = make_client(producer, max_record_bytes=10)
-    producer.produces = [kafka_error(-190, "unknown partition")]
+    producer.produces = [kafka_error(KafkaError._UNKNOWN_PARTITION, "unknown partition")]
     with pytest.raises(BrokerError, match="has failed and can only be aborted") as caught, client.transaction() as txn:
         txn.transmit_log_entry(b"x", ["site-b"])
         with pytest.raises(BrokerError, match="unknown partition"):
