@@ -126,30 +126,17 @@ def decode_receive(value: bytes | None) -> ReceiveRecord:
     if not message.HasField("receive") or not value.startswith(_RECEIVE_FIELD):
         raise WireError("the record does not begin with its place in the transaction")
     head = message.receive
-    payloads = message.opaque_payload
-    if not payloads or not message.incarnation:
-        raise WireError("the record holds no payload or names no transaction")
-    indexes: Sequence[int] = message.indexes or range(message.first_index, message.first_index + len(payloads))
-    if len(indexes) != len(payloads):
-        raise WireError(f"the record holds {len(payloads)} payloads but {len(indexes)} indexes")
+    entries = _entries(message)
     if head.record >= head.records:
         raise WireError(f"the record says it is number {head.record} of {head.records}")
     txn = TxnId(message.incarnation, message.first_sequence)
-    key = message.key if message.HasField("key") else None
-    headers = tuple((header.name, header.value if header.HasField("value") else None) for header in message.headers)
-    entries = tuple(
-        LogEntry(
-            payload,
-            index,
-            ReplicationId(txn.incarnation, txn.first_sequence + index),
-            message.source_time_ms,
-            key,
-            headers,
-        )
-        for payload, index in zip(payloads, indexes, strict=True)
-    )
     body = value[len(_RECEIVE_FIELD) + _delimited_size(value, len(_RECEIVE_FIELD)) :]
     return ReceiveRecord(txn, head.record, head.records, head.entries, head.completed_at, entries, body)
+
+
+def decode_entries(body: bytes) -> tuple[LogEntry, ...]:
+    """Decode the entries of a body, e.g. that of a send record."""
+    return _entries(_parse(body))
 
 
 def extend_checksum(checksum: int, body: bytes | memoryview) -> int:
@@ -240,6 +227,28 @@ def _decode_client(name: str) -> ClientName:
         return client_name(name)
     except InvalidName as error:
         raise WireError(f"the client has no valid name: {error}") from error
+
+
+def _entries(message: entry_pb2.RoutingTableEntryMsg) -> tuple[LogEntry, ...]:
+    payloads = message.opaque_payload
+    if not payloads or not message.incarnation:
+        raise WireError("the record holds no payload or names no transaction")
+    indexes: Sequence[int] = message.indexes or range(message.first_index, message.first_index + len(payloads))
+    if len(indexes) != len(payloads):
+        raise WireError(f"the record holds {len(payloads)} payloads but {len(indexes)} indexes")
+    key = message.key if message.HasField("key") else None
+    headers = tuple((header.name, header.value if header.HasField("value") else None) for header in message.headers)
+    return tuple(
+        LogEntry(
+            payload,
+            index,
+            ReplicationId(message.incarnation, message.first_sequence + index),
+            message.source_time_ms,
+            key,
+            headers,
+        )
+        for payload, index in zip(payloads, indexes, strict=True)
+    )
 
 
 def _delimited_size(value: bytes, start: int) -> int:
