@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lr_source.reader.assembly import CompleteTransaction
@@ -35,11 +35,19 @@ class Lag:
 class LagCounter:
     """Counts, transaction by transaction, what each session still lacks."""
 
-    def __init__(self, source: SiteId, position: Callable[[SessionKey, int], Position | None]) -> None:
-        """Know the positions; a session without one has nothing yet."""
+    def __init__(
+        self, source: SiteId, position: Callable[[SessionKey, int], Position | None], starts: Mapping[int, int]
+    ) -> None:
+        """Know the positions (a session without one has nothing yet), and where the counting begins."""
         self._source = source
         self._position = position
-        self.lags: dict[tuple[SessionKey, int], Lag] = {}
+        self._starts = starts
+        self._lags: dict[tuple[SessionKey, int], Lag] = {}
+
+    @property
+    def behind(self) -> frozenset[SessionKey]:
+        """The sessions that lack something."""
+        return frozenset(session for session, _ in self._lags)
 
     def add(self, partition: int, transaction: CompleteTransaction) -> None:
         """Take a transaction of the log in."""
@@ -50,5 +58,12 @@ class LagCounter:
             session = SessionKey(self._source, sink, transaction.client)
             position = self._position(session, partition)
             if position is None or not is_forwarded(position, transaction):
-                before = self.lags.get((session, partition), Lag())
-                self.lags[session, partition] = before + Lag(1, written_ms)
+                before = self._lags.get((session, partition), Lag())
+                self._lags[session, partition] = before + Lag(1, written_ms)
+
+    def lag(self, session: SessionKey, partition: int) -> Lag:
+        """Give what a session lacks; at least that, if the counting began behind its position."""
+        position = self._position(session, partition)
+        needed_from = position.resume_from if position else 0
+        counted = self._lags.get((session, partition), Lag())
+        return counted + Lag(at_least=needed_from < self._starts.get(partition, 0))

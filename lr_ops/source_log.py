@@ -56,7 +56,7 @@ def cut_log(cluster: Cluster) -> LogCut:
 
 
 class LogReading:
-    """One pass over the log from `starts` up to a cut, or up to a bound on records and time."""
+    """One pass over the log from `starts` up to a cut, or as far as the time allows."""
 
     def __init__(self, cluster: Cluster, cut: LogCut, starts: Mapping[int, int] | None = None) -> None:
         """Begin at `starts`, or at the beginning of the log where it says nothing or what has left the log."""
@@ -75,14 +75,14 @@ class LogReading:
         return partition not in self._unread
 
     def transactions(
-        self, *, max_records: int | None = None, max_s: float | None = None, progress: Progress | None = None
+        self, *, max_s: float | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[int, CompleteTransaction]]:
-        """Yield partition and transaction in the order of completion; stop early at a bound."""
+        """Yield partition and transaction in the order of completion; stop early when the time is over."""
         assemblers = {p: PartitionAssembler(start) for p, start in self.starts.items()}
         ranges = {p: (start, self._cut.stable[p]) for p, start in self.starts.items()}
         until = None if max_s is None else time.monotonic() + max_s
         messages = read_range(self._cluster, SEND_LOG_ENTRIES, ranges, progress=progress)
-        for count, message in enumerate(messages, 1):
+        for message in messages:
             partition, offset = place(message)
             self.first_ms.setdefault(partition, message.timestamp()[1])
             assembler = assemblers[partition]
@@ -98,7 +98,7 @@ class LogReading:
                 complete = assembler.add(offset, record, lambda end=end: end)  # type: ignore[misc]
             for transaction in complete:
                 yield partition, transaction
-            if (max_records and count >= max_records) or (until and time.monotonic() > until):
+            if until is not None and time.monotonic() > until:
                 return
         self._unread.clear()
         for partition, assembler in assemblers.items():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lr_ops import logs
-from lr_ops.cli import reader, verify
+from lr_ops.cli import reader, status, verify
 from lr_wire.errors import ReplicationError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("reader")(reader.reader)
+app.command("status")(status.status)
 app.command("verify")(verify.verify)
 
 _DEBUG = "--debug"

@@ -6,22 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lr_kafka.status import StatusTable
+from lr_ops.positions import position_of
 from lr_ops.source_log import Undecided
 from lr_ops.verify.model import Broken, Evidence, Got, Sent, Totals
 from lr_source.reader.assembly import CompleteTransaction
 from lr_source.reader.positions import is_forwarded
 from lr_wire import codec
 from lr_wire.errors import WireError
-from lr_wire.naming import ANY_CLIENT, PositionKey, SessionKey, SiteId
+from lr_wire.naming import SessionKey, SiteId
 from lr_wire.records import Applied, Position, RunningTotal, TxnId
-
-
-def position_of(table: StatusTable, session: SessionKey, partition: int) -> Position | None:
-    """Give the position that holds for a session: its own, or that of all clients without one."""
-    own = table.positions.get(PositionKey(*session, partition))
-    if own is not None:
-        return own
-    return table.positions.get(PositionKey(session.source, session.sink, ANY_CLIENT, partition))
 
 
 def extended(total: RunningTotal, bodies: Iterable[bytes], entries: int, transactions: int) -> RunningTotal:

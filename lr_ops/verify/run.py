@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from lr_kafka.clients import Cluster
 from lr_kafka.reading import Progress
+from lr_ops.positions import position_of
 from lr_ops.source_log import LogCut, LogReading, Undecided, cut_log
 from lr_ops.verify.audit import audit, index_of
-from lr_ops.verify.evidence import QueueReading, SourceReading, evidence, position_of
+from lr_ops.verify.evidence import QueueReading, SourceReading, evidence
 from lr_ops.verify.model import Evidence, Finding, PartitionReport
 from lr_ops.verify.sink import SinkReading, read_sink
 from lr_source.reader.settings import ReaderSettings

@@ -19,7 +19,8 @@ from lr_kafka.clients import AdminClient, Cluster
 from lr_kafka.groups import committed
 from lr_kafka.reading import Progress, place, read_range
 from lr_kafka.status import StatusTable, read_status
-from lr_ops.verify.evidence import QueueReading, position_of
+from lr_ops.positions import parse_applied, position_of
+from lr_ops.verify.evidence import QueueReading
 from lr_wire import naming
 from lr_wire.errors import BrokerError
 from lr_wire.naming import ClientName, SessionKey, SiteId
@@ -108,9 +109,4 @@ def _queues(admin: AdminClient, source: SiteId) -> dict[ClientName, int]:
 def _applied(admin: AdminClient, client: ClientName, source: SiteId, partitions: int) -> dict[int, Applied | None]:
     topic = naming.receive_topic(client, source)
     found = committed(admin, naming.listener_group(client), topic, range(partitions))
-    return {p: _parse_applied(found[p].offset, found[p].metadata) if p in found else None for p in range(partitions)}
-
-
-def _parse_applied(offset: int, metadata: str) -> Applied:
-    # A commit without metadata is an operator's, made with Kafka's own tools: the listener's total begins anew there.
-    return Applied.from_commit(offset, metadata) if metadata else Applied(offset)
+    return {p: parse_applied(found[p]) if p in found else None for p in range(partitions)}

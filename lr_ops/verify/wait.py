@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from lr_kafka.clients import Cluster
 from lr_kafka.status import StatusTable, glance_at_status
+from lr_ops.positions import lowest_resume_from, position_of
 from lr_ops.source_log import LogCut, LogReading, cut_log
-from lr_ops.verify.evidence import position_of
 from lr_source.reader.assembly import CompleteTransaction
 from lr_source.reader.positions import is_forwarded
 from lr_source.reader.settings import ReaderSettings
@@ -70,9 +70,9 @@ def _tables(settings: ReaderSettings) -> dict[SiteId, StatusTable]:
 
 def _outstanding(settings: ReaderSettings, cut: LogCut, tables: dict[SiteId, StatusTable]) -> _Wanted:
     wanted: _Wanted = {}
-    for partition, transaction in LogReading(
-        settings.sites[settings.source], cut, _starts(settings, tables)
-    ).transactions():
+    # Of a sink that cannot be reached, nothing is known to be there.
+    starts = lowest_resume_from(settings.source, tables) if tables.keys() == settings.sinks else {}
+    for partition, transaction in LogReading(settings.sites[settings.source], cut, starts).transactions():
         if transaction.torn:
             continue
         sinks = {sink for record in transaction.records for sink in record.destinations}
@@ -87,20 +87,6 @@ def _outstanding(settings: ReaderSettings, cut: LogCut, tables: dict[SiteId, Sta
                     found[:] = [one for one in found if not one.terminated]
                 found.append(light)
     return wanted
-
-
-def _starts(settings: ReaderSettings, tables: dict[SiteId, StatusTable]) -> dict[int, int]:
-    """Give where the log must be read from: what lies before is on every sink."""
-    if tables.keys() != settings.sinks:
-        return {}
-    lowest: dict[int, int] = {}
-    covered: dict[int, set[SiteId]] = {}
-    for sink, table in tables.items():
-        for key, position in table.positions.items():
-            if (key.source, key.sink) == (settings.source, sink):
-                lowest[key.partition] = min(position.resume_from, lowest.get(key.partition, position.resume_from))
-                covered.setdefault(key.partition, set()).add(sink)
-    return {partition: offset for partition, offset in lowest.items() if covered[partition] == settings.sinks}
 
 
 def _is_there(
