@@ -150,7 +150,8 @@ class Engine:
         self._poll_next = False
         wake = min(self._acks.due, self._trimmer.due, waiting.due if waiting else math.inf)
         record = self._member.poll(self._wait_s(wake - now))
-        return self._take(record) if record else Step.IDLE
+        # Not `if record`: a record without a value is false.
+        return Step.IDLE if record is None else self._take(record)
 
     def _wait_s(self, left_s: float) -> float:
         # Kafka's client counts in milliseconds: less than one would not wait at all, and so again and again.
