@@ -18,7 +18,7 @@ from lr_kafka.clients import AdminClient, KafkaHeaders
 from lr_kafka.status import StatusTable
 from lr_source.reader.forwarder import Forwarder
 from lr_source.reader.hooks import Hooks
-from lr_source.reader.positions import Frontier, Lost, SourceLog, advanced, beginning, negotiate
+from lr_source.reader.positions import Frontier, Lost, SourceLog, advanced, negotiate, without_gaps
 from lr_source.reader.routing import Reject
 from lr_source.reader.scan import Chunk
 from lr_source.reader.session import Session, State
@@ -71,12 +71,10 @@ class Ledger:
         for key, position in table.positions.items():
             if (key.source, key.sink) == (self.source, self.sink):
                 stored.setdefault(key.client, {})[key.partition] = position
-        default = negotiate(stored.pop(naming.ANY_CLIENT, {}), self._log)
-        if isinstance(default, Lost):
-            # No session needs it: a client that is met for the first time begins where the log does.
-            _log.warning("flow.default_position_lost", reason=default.reason)
-            default = {partition: beginning(self._log, partition) for partition in self._log.starts}
-        self._default = dict(default)
+        default, losses = without_gaps(stored.pop(naming.ANY_CLIENT, {}), self._log)
+        for lost in losses:
+            _log.warning("flow.default_position_lost", sink=self.sink, reason=lost.reason)
+        self._default = default
         known = {key.client for key in table.sessions if (key.source, key.sink) == (self.source, self.sink)}
         for client in sorted({*map(ClientName, stored), *known, *clients}):
             outcome = negotiate(stored[client], self._log) if client in stored else default

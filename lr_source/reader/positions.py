@@ -96,6 +96,30 @@ def negotiate(stored: Mapping[int, Position], log: SourceLog) -> Mapping[int, Po
     return positions
 
 
+def without_gaps(stored: Mapping[int, Position], log: SourceLog) -> tuple[dict[int, Position], list[Lost]]:
+    """
+    Give the position of clients that have none of their own, and what of it was lost.
+
+    Such a client misses nothing: it begins where the log does. That holds for each partition by itself, and what was
+    dealt with stays dealt with: otherwise a trim would bring the dead letters of what is still in the log once more.
+    """
+    positions, losses = {}, []
+    for partition, start in log.starts.items():
+        fresh = beginning(log, partition)
+        position = stored.get(partition, fresh)
+        if lost := _lost(partition, position, log):
+            losses.append(lost)
+            same_log = (position.topic_id, position.cluster_id) == (log.topic_id, log.cluster_id)
+            if same_log and position.resume_from < start:
+                position = replace(
+                    position, resume_from=start, forwarded_through=max(position.forwarded_through, start - 1)
+                )
+            else:
+                position = fresh
+        positions[partition] = position
+    return positions, losses
+
+
 def _lost(partition: int, position: Position, log: SourceLog) -> Lost | None:
     if position.cluster_id != log.cluster_id:
         return Lost(f"the source's cluster is another one: {position.cluster_id} before, {log.cluster_id} now")
