@@ -120,6 +120,7 @@ class Scan:
         wanted = max(1, min(_STEP_RECORDS, int(_STEP_BYTES / self._record_bytes)))
         messages = cast("list[Record]", [first, *self._consumer.consume(wanted, 0)])
         read = 0
+        home = self._queue.cluster.site
         for message in messages:
             error = message.error()
             if error is not None:
@@ -131,6 +132,8 @@ class Scan:
             assembler = self.assemblers[partition]
             try:
                 record = codec.decode_send(value)
+                if home in record.destinations:
+                    raise WireError(f"the record is addressed to {home}, the site it comes from")
             except WireError as problem:
                 self._reject(message, str(problem), step)
                 complete = assembler.advance(message.offset() + 1)
