@@ -188,7 +188,7 @@ class BorrowedProducer:
                     if raised is not None:
                         break
                     raise _explain(error) from exception
-                if error.fatal() or error.txn_requires_abort() or not error.retriable():
+                if not error.retriable():
                     raise _explain_end(error, what) from (raised or exception)
                 if self._clock() >= deadline:
                     raise _result_unknown(what, timeout_s, error.str()) from exception

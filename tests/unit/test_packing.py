@@ -37,8 +37,8 @@ entries = st.builds(
 )
 small_settings = st.builds(
     ClientSettings,
-    max_record_bytes=st.integers(1, 300),
-    max_open_bytes=st.integers(1, 600),
+    max_record_bytes=st.integers(1, 300) | st.just(5000),
+    max_open_bytes=st.integers(1, 600) | st.just(50_000),
     max_payload_bytes=st.just(400),
     max_message_bytes=st.just(2000),
 )
