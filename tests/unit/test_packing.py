@@ -37,8 +37,8 @@ entries = st.builds(
 )
 small_settings = st.builds(
     ClientSettings,
-    max_record_bytes=st.integers(1, 300) | st.just(5000),
-    max_open_bytes=st.integers(1, 600) | st.just(50_000),
+    max_record_bytes=st.integers(1, 300),
+    max_open_bytes=st.integers(1, 600),
     max_payload_bytes=st.just(400),
     max_message_bytes=st.just(2000),
 )
@@ -174,6 +174,13 @@ def test_entries_without_destinations_take_a_place_and_no_record() -> None:
     [record] = pack([Entry(b"0", []), Entry(b"1", ["site-b"]), Entry(b"2", [])])
     assert [entry.index for entry in opened(record)[1]] == [1]
     assert pack([Entry(b"0", []), Entry(b"1", [], key=b"k")]) == []
+
+
+def test_records_stay_below_the_limit_of_a_message_whatever_else_is_set() -> None:
+    settings = ClientSettings(max_record_bytes=50_000, max_payload_bytes=400, max_message_bytes=2000)
+    records = pack([Entry(b"x" * 400, ["site-b"])] * 12, settings)
+    assert len(records) > 1
+    assert max(len(record.value) for record in records) < 2000
 
 
 def test_many_destinations_still_share_a_record() -> None:
