@@ -74,10 +74,10 @@ def test_every_destination_gets_its_entries_once_with_their_place_key_and_header
     arrived: dict[str, dict[int, LogEntry]] = defaultdict(dict)
     for record in pack(handed_over, settings):
         sent, contents = opened(record)
-        for site in sent.destinations:
+        for destination in sent.destinations:
             for entry in contents:
-                assert entry.index not in arrived[site], "an entry came twice"
-                arrived[site][entry.index] = entry
+                assert entry.index not in arrived[destination], "an entry came twice"
+                arrived[destination][entry.index] = entry
     for site in ("site-b", "site-c", "site-d"):
         expected = {
             index: (entry.payload, entry.key, tuple(entry.headers), (TXN.incarnation, TXN.first_sequence + index))
