@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from lr_kafka.coordinator import CoordinatorWatch
 from lr_wire.errors import ConfigError
 from lr_wire.naming import SiteId
 from lr_wire.records import Header
@@ -104,9 +105,11 @@ class Cluster:
             for name, value in self.settings.items()
         }
 
-    def producer(self, **overrides: Setting) -> Producer:
+    def producer(self, *, watch: CoordinatorWatch | None = None, **overrides: Setting) -> Producer:
         """Make a producer; overrides are librdkafka settings with `_` for `.`."""
-        return Producer(self._config(overrides), logger=_log)
+        if watch is None:
+            return Producer(self._config(overrides), logger=_log)
+        return Producer(self._config(overrides) | watch.SETTINGS, logger=watch)
 
     def consumer(
         self,

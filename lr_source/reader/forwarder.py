@@ -4,6 +4,11 @@ Records and positions to a sink's cluster, in one transaction.
 A forwarder is one life of a transactional producer: fenced in, used, and thrown away after the first failure.
 Whatever had become of its last transaction, the next one fences it and reads the position back, so a result that is
 not known is never guessed.
+
+That covers results which librdkafka keeps to itself. When the connection to the transaction coordinator breaks, it
+sends a commit again on another one, and the first request may still be under way: it would end the next transaction
+of this producer in its middle, and a part of it would be visible. So a producer that has lost that connection begins
+no further transaction; the next one has another epoch, and what is under way from this one is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import time
 
 from lr_kafka.clients import Cluster, KafkaHeaders, Producer
+from lr_kafka.coordinator import CoordinatorWatch
 from lr_kafka.errors import KafkaException, kafka_errors, translate
 from lr_source.reader.hooks import Hooks, Step
 from lr_source.reader.settings import Limits
@@ -37,8 +43,10 @@ class Forwarder:
         self._records = 0
         self._bytes = 0
         self._began = 0.0
+        self._coordinator = CoordinatorWatch()
         with kafka_errors(f"open a producer for {self._sink}"):
             self._producer: Producer = cluster.producer(
+                watch=self._coordinator,
                 transactional_id=naming.forwarder_transactional_id(source, self._sink),
                 transaction_timeout_ms=int(limits.transaction_timeout_s * 1000),
                 socket_timeout_ms=int(min(limits.request_timeout_s, limits.transaction_timeout_s) * 1000),
@@ -111,19 +119,11 @@ class Forwarder:
             self._hooks.step(self._sink, Step.AFTER_SEND)
 
     def commit(self) -> None:
-        """Commit; a result that is not known yet is asked for again, never answered with an abort."""
+        """Commit. After any error the result is not known, and this producer must neither commit again nor abort."""
         if self._carries_entries:
             self._hooks.step(self._sink, Step.BEFORE_COMMIT)
-        deadline = time.monotonic() + self._limits.request_timeout_s
-        while True:
-            left_s = max(0.1, deadline - time.monotonic())
-            try:
-                with kafka_errors(f"commit on {self._sink}"):
-                    self._producer.commit_transaction(left_s)
-                break
-            except BrokerError as error:
-                if not error.retriable or time.monotonic() >= deadline:
-                    raise
+        with kafka_errors(f"commit on {self._sink}"):
+            self._producer.commit_transaction(self._limits.request_timeout_s)
         if self._carries_entries:
             self._hooks.step(self._sink, Step.AFTER_COMMIT)
         self.open = False
@@ -134,6 +134,14 @@ class Forwarder:
         del self._producer
 
     def _begin(self) -> None:
+        # librdkafka logs a lost connection before it sends again what was under way on it: after a commit this tells.
+        self._producer.poll(0)
+        if self._coordinator.lost:
+            raise BrokerError(
+                f"the connection to {self._sink} was lost: {self._coordinator.lost}",
+                hint="a new producer takes over, so that nothing that is still under way from this one can do harm",
+                retriable=True,
+            )
         with kafka_errors(f"begin a transaction on {self._sink}"):
             self._producer.begin_transaction()
         self.open = True
