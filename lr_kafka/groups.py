@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from lr_kafka.errors import kafka_errors
 from lr_kafka.topics import REQUEST_TIMEOUT_S
+from lr_wire.errors import BrokerError
+
+_RETRY_S = 0.2
 
 
 class Committed(NamedTuple):
@@ -24,14 +28,24 @@ def committed(admin: AdminClient, group: str, topic: str, partitions: Iterable[i
     wanted = [TopicPartition(topic, partition) for partition in partitions]
     if not wanted:
         return {}
+    until = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            found = _ask(admin, group, wanted)
+        except BrokerError as error:
+            # The group's coordinator is not there for a moment after a start or a move, and librdkafka does not wait.
+            if not error.retriable or time.monotonic() > until:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return {item.partition: Committed(item.offset, item.metadata or "") for item in found if item.offset >= 0}
+
+
+def _ask(admin: AdminClient, group: str, wanted: list[TopicPartition]) -> list[TopicPartition]:
     with kafka_errors(f"read the committed offsets of group {group}"):
         request = [ConsumerGroupTopicPartitions(group, wanted)]
         answer = admin.list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)[group].result()
         for item in answer.topic_partitions:
             if item.error is not None:
                 raise KafkaException(item.error)
-    return {
-        item.partition: Committed(item.offset, item.metadata or "")
-        for item in answer.topic_partitions
-        if item.offset >= 0
-    }
+        return list(answer.topic_partitions)

@@ -66,7 +66,7 @@ class SessionView:
     def lag(self) -> Lag | None:
         """Sum up the partitions; None if it is not known."""
         lags = [one.lag for one in self.partitions if one.lag is not None]
-        return sum(lags, Lag()) if lags or not self.partitions else None
+        return sum(lags, Lag()) if lags else None
 
     @property
     def forwarded(self) -> RunningTotal | None:

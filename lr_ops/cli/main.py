@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lr_ops import logs
-from lr_ops.cli import reader, status, verify
+from lr_ops.cli import browse, doctor, reader, status, topics, verify
 from lr_wire.errors import ReplicationError
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 app.command("reader")(reader.reader)
 app.command("status")(status.status)
+app.command("browse")(browse.browse)
+app.add_typer(topics.app, name="topics")
+app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
 
 _DEBUG = "--debug"

@@ -1,0 +1,1 @@
+"""Whether the clusters are fit for LR: facts are read, then judged by pure code."""
