@@ -66,6 +66,15 @@ class PartitionAssembler:
         """The transactions that are not complete yet."""
         return frozenset(self._open)
 
+    @property
+    def open_whole(self) -> frozenset[TxnId]:
+        """Those of them that were seen from their first record on: the reading may have begun in their middle."""
+        return frozenset(txn for txn, found in self._open.items() if not found.transaction.torn)
+
+    def open_before(self, offset: int) -> frozenset[TxnId]:
+        """Those of them that began before `offset`."""
+        return frozenset(txn for txn, found in self._open.items() if found.transaction.first_offset < offset)
+
     def add(self, offset: int, record: SendRecord, high_watermark: Callable[[], int]) -> Sequence[CompleteTransaction]:
         """Take the record at `offset` in; give out what is complete now."""
         record.offset = offset

@@ -165,21 +165,24 @@ class Flow:
         try:
             while not self._stop.is_set():
                 passed = own.passed if own else starts
-                unfinished = own.open_transactions if own else frozenset()
                 if point is None and self._shared.behind(passed) <= _JOIN_RECORDS:
                     point = self._shared.attach(feed, ledger.topic_id, ledger.starts())
-                if point is not None and point.reached_by(passed, unfinished):
+                if point is not None and point.reached_by(
+                    passed, own.open_before(point.passed) if own else frozenset()
+                ):
+                    self._commit_if_open(ledger)
                     self._log.info("flow.joined", with_own_scan=own is not None)
                     return True
                 if own is None:
                     own = self._open_scan(ledger.topic_id, starts)
                 ledger.forward(own.step(_OWN_STEP_S).chunk(self.sink))
                 self._commit_if_due(ledger, heartbeat, idle=False)
+            self._commit_if_open(ledger)
             return False
         finally:
+            # No commit here: after an exception a part of a chunk may be in the open transaction, without its position.
             if own is not None:
                 own.close()
-            self._commit_if_open(ledger)
 
     def _follow(self, ledger: Ledger, feed: Feed) -> None:
         """Forward what the shared scan brings, until the feed ends or a stop is asked for and the feed is empty."""

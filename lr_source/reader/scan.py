@@ -104,9 +104,15 @@ class Scan:
         return {partition: assembler.passed for partition, assembler in self.assemblers.items()}
 
     @property
-    def open_transactions(self) -> frozenset[TxnId]:
-        """The transactions that are not complete yet, of all partitions."""
-        return frozenset().union(*(assembler.open_transactions for assembler in self.assemblers.values()))
+    def open_whole(self) -> frozenset[TxnId]:
+        """The transactions that are not complete yet and were seen from their first record on, of all partitions."""
+        return frozenset().union(*(assembler.open_whole for assembler in self.assemblers.values()))
+
+    def open_before(self, offsets: Mapping[int, int]) -> frozenset[TxnId]:
+        """The transactions that are not complete yet and began before the given offsets of their partitions."""
+        return frozenset().union(
+            *(self.assemblers[p].open_before(o) for p, o in offsets.items() if p in self.assemblers)
+        )
 
     def step(self, timeout_s: float) -> ScanStep:
         """Read what is there, waiting for at most `timeout_s`; give what is complete with it."""

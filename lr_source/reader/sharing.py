@@ -99,19 +99,21 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class JoinPoint:
-    """Where a feed began: it gets what completes at or after `passed`, and what was open then."""
+    """Where a feed began: it gets what begins at or after `passed`, and what was open and whole then."""
 
     passed: Mapping[int, int]
-    open_transactions: frozenset[TxnId]
+    open_whole: frozenset[TxnId]
 
-    def reached_by(self, passed: Mapping[int, int], open_transactions: frozenset[TxnId]) -> bool:
+    def reached_by(self, passed: Mapping[int, int], open_before: frozenset[TxnId]) -> bool:
         """
         Tell whether a scan that is this far has brought everything that the feed does not.
 
-        Its open transactions matter, because two scans find out at different offsets that a transaction without a last
-        record is complete: one that is open in this scan and was not in the other would fall between the two.
+        `open_before` are the transactions that are open in this scan and began before this point. The feed brings only
+        those that were open and whole in its own scan. Another one has fallen between the two: the feed's scan began in
+        the middle of it, so from there it comes torn; or it has no last record, and the feed's scan found out earlier
+        than this one that it is complete.
         """
-        return open_transactions <= self.open_transactions and all(
+        return open_before <= self.open_whole and all(
             passed.get(partition, 0) >= offset for partition, offset in self.passed.items()
         )
 
@@ -194,7 +196,7 @@ class SharedScan:
             self.fail(str(error))
             raise
         if step.frontier or step.chunks:
-            self._hand_out(step, JoinPoint(scan.passed, scan.open_transactions))
+            self._hand_out(step, JoinPoint(scan.passed, scan.open_whole))
         return True
 
     def fail(self, reason: str) -> None:

@@ -115,12 +115,18 @@ def test_a_reader_that_crashes_anywhere_delivers_everything_once_and_whole(
 def test_a_sink_that_joins_a_shared_scan_misses_nothing_and_gets_nothing_twice(
     seed: int, producers: int, transactions: int
 ) -> None:
-    """A scan of its own up to the join point and the shared one from there on bring everything once."""
+    """
+    A scan of its own up to the join point and the shared one from there on bring everything once.
+
+    The shared scan began where another sink needed it to, which may be in the middle of a transaction.
+    """
     rng = random.Random(seed)
     log = generate(rng, producers, transactions)
+    high_watermark = rng.randint(0, len(log.entries))
+    other = ModelSession(ModelSink())
+    other.take(*ModelScan(log, 0).step(rng, high_watermark))
+    shared = ModelScan(log, other.position.resume_from)
     sink = ModelSink()
-    shared = ModelScan(log, 0)
-    high_watermark = 0
     while sink.position.resume_from < len(log.entries):
         session = ModelSession(sink)
         own = ModelScan(log, sink.position.resume_from)
@@ -135,7 +141,7 @@ def test_a_sink_that_joins_a_shared_scan_misses_nothing_and_gets_nothing_twice(
                 if point is not None:
                     feed.append(step)
             elif action == "attach" and point is None:
-                point = JoinPoint({0: shared.assembler.passed}, shared.assembler.open_transactions)
+                point = JoinPoint({0: shared.assembler.passed}, shared.assembler.open_whole)
             elif action == "commit":
                 session.commit()
             elif following:
@@ -144,7 +150,7 @@ def test_a_sink_that_joins_a_shared_scan_misses_nothing_and_gets_nothing_twice(
             else:
                 session.take(*own.step(rng, high_watermark))
                 following = point is not None and point.reached_by(
-                    {0: own.assembler.passed}, own.assembler.open_transactions
+                    {0: own.assembler.passed}, own.assembler.open_before(point.passed[0])
                 )
     judge(log, sink)
 
