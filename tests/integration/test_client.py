@@ -62,15 +62,15 @@ class Source:
     """A source site with the send queue and a topic of the application."""
 
     def __init__(self, site: Site | Broker) -> None:
+        self._site = site
         self.bootstrap_servers = site.bootstrap_servers
         self.cluster = Cluster(SiteId("site-a"), {"bootstrap.servers": site.bootstrap_servers})
         self.make_send_queue()
         create_topic(site, OWN_TOPIC)
 
-    def make_send_queue(self, partitions: int = PARTITIONS, **settings: str) -> None:
+    def make_send_queue(self, partitions: int = PARTITIONS) -> None:
         spec = layout.send_queue(partitions)
-        config = spec.config | {name.replace("_", "."): value for name, value in settings.items()}
-        topics.create(self.cluster.admin(), spec.name, spec.partitions, config)
+        create_topic(self._site, spec.name, partitions=partitions, **spec.config)
 
     def producer(self, transactional_id: str = "application", *, init: bool = True, **settings: Any) -> Producer:
         producer = Producer(self.config(transactional_id, **settings))

@@ -96,12 +96,14 @@ def admin(bootstrap_servers: str, **settings: Any) -> AdminClient:
 
 
 def create_topic(site: Site | Broker, topic: str, *, partitions: int = 1, **settings: str) -> None:
-    """Create a topic; `settings` are topic settings with `_` for `.`."""
+    """Create a topic, and return when the broker lists it; `settings` are topic settings with `_` for `.`."""
     # The client must be kept until the answer is there: it ends its requests when it is garbage.
     client = admin(site.bootstrap_servers)
     config = {key.replace("_", "."): value for key, value in settings.items()}
     for created in client.create_topics([NewTopic(topic, partitions, 1, config=config)]).values():
         created.result(_TIMEOUT_S)
+    # The answer comes from the controller; the broker hears of the topic a moment later.
+    _until(lambda: topic in topic_names(client), time.monotonic() + _TIMEOUT_S)
 
 
 def wipe(site: Site) -> None:
@@ -136,5 +138,5 @@ def _offsets_are_forgotten(client: AdminClient) -> bool:
 def _until(condition: Callable[[], bool], deadline: float) -> None:
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the broker still has topics or committed offsets after {_TIMEOUT_S} s")
+            raise TimeoutError(f"the broker's topics or committed offsets are not as asked after {_TIMEOUT_S} s")
         time.sleep(0.005)
