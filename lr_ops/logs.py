@@ -25,7 +25,6 @@ def configure(level: str = "info", *, json: bool | None = None) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     # librdkafka tells of every reconnect as an error; whoever waits for a result is told there what matters.
     library = logging.getLogger("lr.librdkafka")

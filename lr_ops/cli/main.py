@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from lr_ops import logs
-from lr_ops.cli import browse, doctor, reader, status, topics, verify
+from lr_ops.cli import browse, demo, doctor, reader, status, topics, verify
 from lr_wire.errors import ReplicationError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo.demo)
 app.command("reader")(reader.reader)
 app.command("status")(status.status)
 app.command("browse")(browse.browse)
@@ -31,19 +33,20 @@ _DEBUG = "--debug"
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option(_DEBUG, help="Show a traceback when a command fails.")] = False,
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Log everything, and show a traceback when a command fails.")] = False,
 ) -> None:
     """Log replication through routing queues on Kafka."""
-    # `main` has taken --debug out already, wherever it stood; here it is only documented.
     logs.configure("debug" if debug else "warning")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; failures are one line on stderr and exit code 2."""
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     debug = _DEBUG in arguments
+    # People add it at the end of what failed; it belongs before the command.
+    arguments = [_DEBUG] * debug + [argument for argument in arguments if argument != _DEBUG]
     try:
-        app(args=[argument for argument in arguments if argument != _DEBUG], prog_name="lr")
+        app(args=arguments, prog_name="lr")
     except ReplicationError as error:
         if debug:
             traceback.print_exc()
