@@ -27,6 +27,7 @@ from lr_wire.naming import ClientName, SessionKey, SiteId
 from lr_wire.records import Applied
 
 _ATTEMPTS = 5
+_REACH_S = 5.0
 
 # librdkafka's word for an offset that is not in the log any more.
 _TRIMMED = "_AUTO_OFFSET_RESET"
@@ -53,6 +54,7 @@ def read_sink(
     cluster: Cluster, source: SiteId, patience_s: float, progress: Callable[[str], Progress] = lambda _: _quiet
 ) -> SinkReading:
     """Read everything that `source` has sent to a sink and that is still there."""
+    topics.reach(cluster.admin(), _REACH_S)
     for _ in range(_ATTEMPTS - 1):
         try:
             return _read(cluster, source, patience_s, progress, strict=True)
