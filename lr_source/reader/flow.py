@@ -71,6 +71,8 @@ class Flow:
         self._admin: AdminClient | None = None
         self._ledger: Ledger | None = None
         self._forwarder: Forwarder | None = None
+        # Whom we took the flow over from, if its record of that was the newest one then.
+        self._owner_before: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"flow-{self.sink}", daemon=True)
         # Set once the first attempt to reach the sink has ended, well or not.
         self.tried = threading.Event()
@@ -105,10 +107,15 @@ class Flow:
                 self.tried.set()
                 self._serve(ledger)
             except ProducerFenced as error:
-                if self._lost_to_another():
+                # Whoever takes over writes its name right after it has fenced us. Look again after the wait, and before
+                # we fence in turn: two readers must not chase each other.
+                lost = self._lost_to_another()
+                if not lost:
+                    self._fail(error)
+                    lost = self._lost_to_another()
+                if lost:
                     self._log.warning("flow.taken_over", reason=str(error))
                     break
-                self._fail(error)
             except ReplicationError as error:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 - a defect must stop neither the other sinks nor, for good, this one
@@ -127,11 +134,11 @@ class Flow:
         self._forwarder = Forwarder(self.source, self.cluster, self._limits, self._hooks)
         # 2. What is on the sink.
         table = read_status(self.cluster)
+        self._owner_before = table.owners.get((self.source, self.sink))
         # 3. What is in the log.
         log = self._queue.log()
         self._ledger = Ledger(self.source, self.sink, self._owner, log, self._forwarder, self._admin, self._hooks)
         self._ledger.open(table, self._wanted_clients())
-        self._backoff.reset()
         self._log.info("flow.connected", sessions=len(self._ledger.sessions))
         return self._ledger
 
@@ -205,6 +212,10 @@ class Flow:
             ledger.heartbeat()
         elif self._forwarder.full or (idle and self._forwarder.open):
             ledger.commit()
+        else:
+            return
+        # Not before this: a sink that can be connected to but takes no entries must not be tried ever so quickly.
+        self._backoff.reset()
 
     def _commit_if_open(self, ledger: Ledger) -> None:
         if self._forwarder is not None and self._forwarder.open:
@@ -228,7 +239,8 @@ class Flow:
         except ReplicationError as error:
             self._log.warning("flow.owner_unknown", reason=str(error))
             return False
-        return owner != self._owner
+        # The one before us does not count: we may have been too slow to write our own name over it.
+        return owner not in {self._owner, self._owner_before}
 
     def _fail(self, error: Exception) -> None:
         """Report the reason, drop everything that was remembered, and wait."""

@@ -66,7 +66,13 @@ class Ledger:
         self._heartbeat_at = time.monotonic()
 
     def open(self, table: StatusTable, clients: Iterable[ClientName]) -> None:
-        """Take over: negotiate every session that the sink or the configuration knows, and write who owns them now."""
+        """Take over: write who owns the flow now, then negotiate every session that the sink or the settings know."""
+        # At once and by itself: the reader that was fenced looks for this, and making many queues below takes long.
+        self._forwarder.put_status(
+            naming.owner_key(self.source, self.sink),
+            Ownership(owner=self._owner, since_ms=now_ms()).SerializeToString(),
+        )
+        self._forwarder.commit()
         stored: dict[str, dict[int, Position]] = {}
         for key, position in table.positions.items():
             if (key.source, key.sink) == (self.source, self.sink):
@@ -81,10 +87,6 @@ class Ledger:
             self._add_session(client, outcome, table.sessions.get(SessionKey(self.source, self.sink, client)))
         # Nothing is read yet, and every session has all that was complete where reading begins.
         self.frontier = {partition: Frontier(start, start) for partition, start in self.starts().items()}
-        self._forwarder.put_status(
-            naming.owner_key(self.source, self.sink),
-            Ownership(owner=self._owner, since_ms=now_ms()).SerializeToString(),
-        )
         self.heartbeat()
 
     @property

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
-import pytest
-
 from lr_source.reader.assembly import PartitionAssembler
-from lr_source.reader.flow import Flow
-from lr_source.reader.hooks import Hooks
-from lr_source.reader.scan import ScanStep
-from lr_source.reader.settings import Limits
-from lr_source.reader.sharing import Feed, JoinPoint
-from lr_wire.errors import BrokerError
+from lr_source.reader.sharing import JoinPoint
 from lr_wire.naming import ClientName, SiteId
 from lr_wire.records import SendRecord, TxnId
 
@@ -47,37 +37,3 @@ def test_transactions_that_begin_after_the_join_point_do_not_put_the_joining_off
     read(own, 1, SECOND, 0)
     assert own.open_transactions == {FIRST, SECOND}
     assert point.reached_by({0: own.passed}, own.open_before(point.passed[0]))
-
-
-def test_a_chunk_that_could_not_be_handed_over_as_a_whole_is_not_committed() -> None:
-    """Records of it may be in the open transaction, and their position is not: a commit would double or tear them."""
-    calls: list[str] = []
-
-    def forward(_chunk: object) -> None:
-        calls.append("forward")
-        raise BrokerError("the sink takes no more", retriable=True)
-
-    site = SimpleNamespace(site=SiteId("site-a"))
-    point = JoinPoint({0: 100}, frozenset())
-    shared = SimpleNamespace(behind=lambda _: 0, attach=lambda *_: point, detach=lambda _: None)
-    scan = SimpleNamespace(
-        passed={0: 0}, open_before=lambda _: frozenset(), step=lambda _: ScanStep(), close=lambda: calls.append("close")
-    )
-    flow = Flow(
-        cast("Any", SimpleNamespace(cluster=site)),
-        cast("Any", SimpleNamespace(site=SiteId("site-b"))),
-        (),
-        Limits(),
-        cast("Any", shared),
-        lambda *_: cast("Any", scan),
-        lambda *_: None,
-        Hooks(),
-        "owner",
-    )
-    flow._forwarder = cast("Any", SimpleNamespace(open=True, full=False))
-    ledger = SimpleNamespace(
-        topic_id="id", starts=lambda: {0: 0}, forward=forward, commit=lambda: calls.append("commit")
-    )
-    with pytest.raises(BrokerError, match="takes no more"):
-        flow._join(cast("Any", ledger), Feed(SiteId("site-b"), 1000))
-    assert calls == ["forward", "close"]
