@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -234,12 +235,11 @@ def preview(payload: bytes, limit: int | None) -> tuple[str, str, bool]:
     """Give a payload as text if it is printable, else as hex; which of both; and whether it was cut."""
     is_cut = limit is not None and len(payload) > limit
     shown = payload[:limit] if is_cut else payload
-    # The cut may have gone through a character of up to four bytes: that does not make the rest unreadable.
-    for lost in range(4 if is_cut else 1):
-        try:
-            text = shown[: len(shown) - lost].decode()
-        except UnicodeDecodeError:
-            continue
-        if all(char.isprintable() or char in "\t\n\r" for char in text):
-            return text, "utf-8", is_cut
+    try:
+        # The cut may have gone through a character: an incremental decoder only waits for the rest of it.
+        text = codecs.getincrementaldecoder("utf-8")().decode(shown, final=not is_cut)
+    except UnicodeDecodeError:
+        text = "\0"
+    if all(char.isprintable() or char in "\t\n\r" for char in text):
+        return text, "utf-8", is_cut
     return shown.hex(), "hex", is_cut
