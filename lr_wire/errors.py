@@ -7,6 +7,7 @@ ReplicationError
 ├── SetupError              this machine lacks something (Java, the Kafka jars, a port, disk space)
 ├── UsageError              the API was called in a way that cannot work
 │   ├── InvalidEntry        a payload, key, header or list of destinations of the wrong kind
+│   ├── NotAtomic           a position would not be committed together with the data it stands for
 │   ├── NotInTransaction
 │   ├── NotTransactional
 │   ├── OwnSite             an entry is addressed to the site it comes from
@@ -54,6 +55,10 @@ class UsageError(ReplicationError):
 
 class InvalidEntry(UsageError):
     """A payload, key, header or list of destinations is of the wrong kind; nothing of it was taken."""
+
+
+class NotAtomic(UsageError):
+    """A position was not, or would not be, committed together with the data it stands for."""
 
 
 class NotInTransaction(UsageError):

@@ -113,6 +113,7 @@ def test_a_listener_killed_around_its_commit_applies_exactly_once(
     assert queue.applied() == Applied(16, total_of(batch), batch[-1].completed_at)
 
 
+@pytest.mark.parametrize("database", [sqlite_database], ids=["sqlite"], indirect=True)
 def test_a_killed_listener_is_replaced_by_another_member(sink: Site, database: str) -> None:
     """Without a place of its own in the group: as soon as the group has given the killed one up."""
     queue = ReceiveQueue(sink)
@@ -144,6 +145,7 @@ def test_a_listener_killed_while_it_writes_a_dead_letter_writes_it_once(
         "database": database,
         "rows": 8,
         "bad": "2a",
+        "transaction_timeout_ms": 4000,
         "settings": {**SETTINGS, "max_attempts": 2, "on_failure": "dead_letter"},
     }
     run_until_killed(**config, kill_at=kill_at)
@@ -154,6 +156,7 @@ def test_a_listener_killed_while_it_writes_a_dead_letter_writes_it_once(
     assert queue.applied() == Applied(10, total_of(batch), batch[-1].completed_at)
 
 
+@pytest.mark.parametrize("database", [postgres_server], ids=["postgresql"], indirect=True)
 def test_a_frozen_listener_that_wakes_up_applies_nothing_that_another_has(sink: Site, database: str) -> None:
     """It had a transaction in hand when it froze. Its position has moved meanwhile, so that one rolls back."""
     queue = ReceiveQueue(sink)
@@ -207,17 +210,17 @@ def test_a_listener_survives_its_broker(fresh_broker: BrokerFactory) -> None:
 
 
 def test_stopping_without_a_broker_takes_its_time_and_no_more(fresh_broker: BrokerFactory) -> None:
-    """What was applied last is not committed then, and comes again: at least once, as without a store."""
+    """What was applied last is not committed then, and comes again: at least once, for want of a store."""
     broker = fresh_broker("site-b")
     queue = ReceiveQueue(broker)
     queue.write(*numbers(3))
-    listener = Recorder(broker, ack_s=1000.0, stop_s=1.0)
+    listener = Recorder(broker, ack_s=1000.0, stop_s=1.0, session_timeout_ms=6000)
     with listener:
         drive(listener, lambda: len(listener.applied) == 3)
         broker.kill()
         started = time.monotonic()
     assert time.monotonic() - started < 15
     broker.start()
-    with Recorder(broker) as again:
+    with Recorder(broker, session_timeout_ms=6000) as again:
         drive(again, lambda: len(again.applied) == 3, within_s=60)
     assert queue.applied().total.transactions == 3

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lr_kafka.borrowed import BorrowedProducer
-from lr_sink import RoutingQueueListener, SqlPositionStore, Transaction
+from lr_sink import RoutingQueueListener, SqlPositionStore, Transaction, deadletter
 from lr_wire.errors import ReplicationError
 from tests.support.databases import connect, placeholder
 from tests.support.listener import QUICK
@@ -130,6 +130,7 @@ def main(config: dict[str, Any]) -> None:
             hurt()
 
     BorrowedProducer.commit = commit_or_die  # type: ignore[method-assign]
+    deadletter._TRANSACTION_TIMEOUT_MS = config.get("transaction_timeout_ms", deadletter._TRANSACTION_TIMEOUT_MS)
     application = Application(
         config["bootstrap_servers"],
         config["database"],
