@@ -18,6 +18,10 @@ _log = logging.getLogger("lr.librdkafka")
 _COORDINATOR = "[thrd:TxnCoordinator]"
 _CONNECTION_FAILED = "FAIL"
 
+# The facility under which librdkafka logs why a transaction can only be aborted. Whoever goes on to write into it is
+# told no more than that the state is wrong.
+_TRANSACTION_FAILED = "TXNERR"
+
 
 class CoordinatorWatch:
     """The logger of one producer. It gets what librdkafka logs when the producer is polled, flushed or commits."""
@@ -30,9 +34,14 @@ class CoordinatorWatch:
         self.lost = ""
         """What librdkafka said when the connection was lost for the first time; it does not repeat it each time."""
 
+        self.failed = ""
+        """What librdkafka said when a transaction failed for the first time."""
+
     def log(self, level: int, message: str, *args: str) -> None:
         """Take a line of librdkafka's log, and pass it on."""
         _log.log(level, message, *args)
         facility, _, text = args
         if facility == _CONNECTION_FAILED and text.startswith(_COORDINATOR):
             self.lost = self.lost or text.removeprefix(f"{_COORDINATOR}: ")
+        elif facility == _TRANSACTION_FAILED:
+            self.failed = self.failed or text.partition(": ")[2]

@@ -164,7 +164,11 @@ class Forwarder:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
                 return
             except KafkaException as exception:
-                raise translate(exception.args[0], f"write to {topic} on {self._sink}") from exception
+                # What made the transaction fail is only logged, and the log is only heard when the producer is polled.
+                self._producer.poll(0)
+                doing = f"write to {topic} on {self._sink}"
+                cause = f" ({self._coordinator.failed})" if self._coordinator.failed else ""
+                raise translate(exception.args[0], f"{doing}{cause}") from exception
             except BufferError:
                 now = time.monotonic()
                 deadline = deadline or now + self._limits.request_timeout_s
