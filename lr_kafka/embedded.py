@@ -50,6 +50,9 @@ _READY = "Kafka Server started"
 _FENCED = "Fencing broker 1 at epoch"
 """What a controller logs when it ends the session of a broker that is gone."""
 
+_REFUSED = "the controller returned error DUPLICATE_BROKER_REGISTRATION"
+"""What a broker logs whose former life still has a session."""
+
 _FENCE_SESSION_MS = 200
 _FENCE_TIMEOUT_S = 5.0
 """How long the controller looks for a former life; it finds it 0.2 s after its start, unless there was none."""
@@ -227,8 +230,8 @@ class EmbeddedKafka:
             self._prepare_folder(java)
             if had_a_life:
                 self._fence(java, deadline)
-            self._run([*java, "kafka.Kafka", str(self._write_settings("server", self._broker_settings()))])
-            self._await_text(_READY, deadline)
+            while not self._run_broker(java, deadline):
+                self._fence(java, deadline)
         except BaseException as exc:
             # Also on Ctrl-C: nothing half started is left.
             self.kill()
@@ -236,26 +239,44 @@ class EmbeddedKafka:
                 raise self._storage_error(exc) from exc
             raise
 
+    def _run_broker(self, java: Sequence[str], deadline: float) -> bool:
+        """
+        Whether the broker was let in. If not, its former life is not fenced yet, and it is not running any more.
+
+        That the controller logged the fencing does not mean that it has written it: only the answer to the broker
+        counts. To kill the broker then is safe, because nothing was fenced while it ran.
+        """
+        self._run([*java, "kafka.Kafka", str(self._write_settings("server", self._broker_settings()))])
+        if self._await_text(_READY, _REFUSED, deadline=deadline) == _READY:
+            return True
+        self.kill()
+        return False
+
     def _fence(self, java: Sequence[str], deadline: float) -> None:
         """Run the controller alone until it has fenced the broker that was: no partition has a leader afterwards."""
         self._run([*java, "kafka.Kafka", str(self._write_settings("controller", self._controller_settings()))])
-        self._await_text(_READY, deadline)
+        self._await_text(_READY, deadline=deadline)
         # A broker that ended before it was ever let in has no session to end.
         with contextlib.suppress(_NotLogged):
-            self._await_text(_FENCED, min(deadline, time.monotonic() + _FENCE_TIMEOUT_S))
+            self._await_text(_FENCED, deadline=min(deadline, time.monotonic() + _FENCE_TIMEOUT_S))
         self.stop()
 
     def _run(self, command: Sequence[str]) -> None:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = GuardedProcess(command, log=self.log_path, remove=self._folder if self._own_folder else None)
 
-    def _await_text(self, text: str, deadline: float) -> None:
-        """Return when the process has logged `text`."""
+    def _await_text(self, *texts: str, deadline: float) -> str:
+        """Return the first of `texts` that the process logs."""
         assert self._process is not None
+        longest = max(len(text) for text in texts)
         with self.log_path.open(errors="replace") as log:
             log.seek(self._log_start)
             seen = ""
-            while text not in (seen := seen[-len(text) :] + log.read()):
+            while True:
+                seen = seen[-longest:] + log.read()
+                for text in texts:
+                    if text in seen:
+                        return text
                 if not self._process.running:
                     raise self._start_error("ended while it started")
                 if time.monotonic() > deadline:
