@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Protocol
 
 import structlog
@@ -16,7 +13,8 @@ import typer
 
 from lr_ops import config, logs
 from lr_ops.cli.common import ConfigFile, required
-from lr_source.reader.service import ReaderService
+from lr_ops.cli.signals import SignalMailbox
+from lr_source.reader.service import ReaderService, relax_collector
 from lr_source.reader.settings import ReaderSettings
 from lr_wire.errors import ConfigError
 
@@ -53,6 +51,7 @@ def reader(
         raise ConfigError(f"--log-level {log_level!r} is none of {', '.join(logs.LEVELS)}")
     logs.configure(log_level, json=log_json)
     watch = ConfigWatch(required(config_file))
+    relax_collector()
     run(ReaderService(watch.first), watch)
 
 
@@ -83,44 +82,37 @@ class ConfigWatch:
 
 def run(service: Service, watch: ConfigWatch, look_every_s: float = _LOOK_EVERY_S) -> None:
     """Run the service in a thread of its own; this one waits for signals and looks after the file."""
-    wake = threading.Event()
     stop = threading.Event()
-    reload = threading.Event()
     failure: list[BaseException] = []
+    with SignalMailbox(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as mailbox:
 
-    def serve() -> None:
-        try:
-            service.run(stop)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            failure.append(error)
-        finally:
-            wake.set()
+        def serve() -> None:
+            try:
+                service.run(stop)
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+                failure.append(error)
+            finally:
+                mailbox.wake()
 
-    def on_stop(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            # Whoever asks twice does not want to wait for the drain. Nothing is lost: it was not committed.
-            os._exit(128 + number)
-        log.info("reader.stopping", signal=signal.Signals(number).name)
-        stop.set()
-        wake.set()
-
-    def on_reload(_number: int, _frame: FrameType | None) -> None:
-        reload.set()
-        wake.set()
-
-    with _handlers({signal.SIGTERM: on_stop, signal.SIGINT: on_stop, signal.SIGHUP: on_reload}):
         thread = threading.Thread(target=serve, name="reader", daemon=True)
         thread.start()
-        while thread.is_alive() and not stop.is_set():
-            wake.wait(look_every_s)
-            wake.clear()
+        while thread.is_alive():
+            received = mailbox.wait(look_every_s)
+            for number in received:
+                if number != signal.SIGHUP:
+                    _stop(stop, number)
             if thread.is_alive() and not stop.is_set():
-                force = reload.is_set()
-                reload.clear()
-                apply_changes(service, watch, force=force)
-        thread.join()
+                apply_changes(service, watch, force=signal.SIGHUP in received)
     if failure:
         raise failure[0]
+
+
+def _stop(stop: threading.Event, number: signal.Signals) -> None:
+    if stop.is_set():
+        # Whoever asks twice does not want to wait for the drain. Nothing is lost: it was not committed.
+        os._exit(128 + number)
+    log.info("reader.stopping", signal=number.name)
+    stop.set()
 
 
 def apply_changes(service: Service, watch: ConfigWatch, *, force: bool) -> None:
@@ -132,14 +124,3 @@ def apply_changes(service: Service, watch: ConfigWatch, *, force: bool) -> None:
             log.info("config.reloaded", sinks=sorted(settings.sinks), clients=list(settings.clients))
     except ConfigError as error:
         log.warning("config.refused", reason=str(error), running="the configuration before stays in force")
-
-
-@contextmanager
-def _handlers(wanted: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
-    """Set signal handlers, and put back those that were there before."""
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -63,7 +63,7 @@ def play(stage: Stage, show: Show) -> bool:
 
     book = stage.application.book
     show.say(
-        f"{len(book.committed):,} orders were committed, {book.cancelled:,} aborted; `lr verify` audits source and sinks:"
+        f"{len(book.committed):,} orders were committed, {book.cancelled:,} aborted; `lr verify` audits all sites:"
     )
     # As an operator would run it, with its own exit code.
     command = [sys.executable, "-m", "lr_ops", "verify", "--config", str(stage.config_path), "--wait", "30"]

@@ -1,10 +1,10 @@
 """
 How fast the reader forwards, beside a bare consume -> produce loop in the same run.
 
-Both move the same log from one embedded broker to another, with sink transactions of the same size, each in a process of
-its own; they take turns. The clock runs from the first fetched record to the last commit. The bare loop does nothing but
-copy values: it looks at no record, keeps no position and cannot tell one transaction from another. It is the ceiling, not
-a competitor. The ratio is what counts; absolute figures depend on the machine and its mood.
+Both move the same log from one embedded broker to another, with sink transactions of the same size, each in a process
+of its own; they take turns. The clock runs from the first fetched record to the last commit. The bare loop does
+nothing but copy values: it looks at no record, keeps no position and cannot tell one transaction from another. It is
+the ceiling, not a competitor. The ratio is what counts; absolute figures depend on the machine and its mood.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lr_kafka import layout, topics
-from lr_kafka.clients import Cluster, Producer, TopicPartition
+from lr_kafka.clients import Cluster, KafkaHeaders, Producer, TopicPartition
 from lr_kafka.embedded import EmbeddedKafka
 from lr_source.reader.hooks import Hooks
-from lr_source.reader.service import ReaderService
+from lr_source.reader.service import ReaderService, relax_collector
 from lr_source.reader.settings import Limits, ReaderSettings
 from lr_wire import codec, naming
 from lr_wire.naming import ClientName, SessionKey, SiteId
@@ -74,7 +74,7 @@ WORKLOADS = [
 
 
 def fill(cluster: Cluster, workload: Workload) -> int:
-    """Write the log as the client writes it, but many of its transactions in one of Kafka's: the reader sees no difference."""
+    """Write the log as the client does, but many of its transactions in one of Kafka's: a reader sees no difference."""
     spec = layout.send_queue(1)
     topics.create(cluster.admin(), spec.name, spec.partitions, spec.config)
     producer = cluster.producer(transactional_id="bench", queue_buffering_max_messages=1_000_000, linger_ms=20)
@@ -83,7 +83,7 @@ def fill(cluster: Cluster, workload: Workload) -> int:
     incarnation = os.urandom(16)
     payload = os.urandom(workload.payload_bytes)
     count = workload.entries_per_transaction
-    headers: list[tuple[str, str | bytes | None]] = [(naming.log_entry_tag(SINK), None)]
+    headers: KafkaHeaders = [(naming.log_entry_tag(SINK), None)]
     size = 0
     producer.begin_transaction()
     for number in range(workload.transactions):
@@ -99,7 +99,7 @@ def fill(cluster: Cluster, workload: Workload) -> int:
     return size
 
 
-def _produce(producer: Producer, topic: str, value: bytes, headers: list[tuple[str, str | bytes | None]] | None) -> None:
+def _produce(producer: Producer, topic: str, value: bytes, headers: KafkaHeaders | None) -> None:
     while True:
         try:
             producer.produce(topic, value, partition=0, headers=headers)
@@ -131,6 +131,7 @@ class _Clock(Hooks):
 
 def run_lr(source: Cluster, sink: Cluster, entries: int) -> Result:
     """Forward the log with the reader."""
+    relax_collector()
     clock = _Clock(entries)
     service = ReaderService(ReaderSettings(SOURCE, {SOURCE: source, SINK: sink}, (CLIENT,), LIMITS), hooks=clock)
     stop = threading.Event()
@@ -219,7 +220,8 @@ def bench(repeats: int, scale: float) -> None:
         workload = Workload(
             full.name, full.payload_bytes, full.entries_per_transaction, max(1000, int(full.transactions * scale))
         )
-        with brokers() as (source, sink), console.status(f"{workload.name}: writing {workload.entries:,} entries") as status:
+        with brokers() as (source, sink), console.status(workload.name) as status:
+            status.update(f"{workload.name}: writing {workload.entries:,} entries")
             fill(Cluster(SOURCE, {"bootstrap.servers": source.bootstrap_servers}), workload)
             results: dict[str, list[Result]] = {"lr": [], "bare": []}
             # The first turn of each warms up the brokers and the page cache, and does not count.
