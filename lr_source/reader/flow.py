@@ -74,7 +74,7 @@ class Flow:
         # Whom we took the flow over from, if its record of that was the newest one then.
         self._owner_before: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"flow-{self.sink}", daemon=True)
-        # Set once the first attempt to reach the sink has ended, well or not.
+        # Set once the flow waits for the shared scan, or the first attempt to reach the sink has failed.
         self.tried = threading.Event()
 
     def start(self) -> None:
@@ -103,9 +103,7 @@ class Flow:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                ledger = self._connect()
-                self.tried.set()
-                self._serve(ledger)
+                self._serve(self._connect())
             except ProducerFenced as error:
                 # Whoever takes over writes its name right after it has fenced us. Look again after the wait, and before
                 # we fence in turn: two readers must not chase each other.
@@ -174,6 +172,7 @@ class Flow:
                 passed = own.passed if own else starts
                 if point is None and self._shared.behind(passed) <= _JOIN_RECORDS:
                     point = self._shared.attach(feed, ledger.topic_id, ledger.starts())
+                    self.tried.set()
                 if point is not None and point.reached_by(
                     passed, own.open_before(point.passed) if own else frozenset()
                 ):

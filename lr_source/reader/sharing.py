@@ -145,7 +145,8 @@ class SharedScan:
         others is closed at once, and whoever wanted it must look again which one there is.
         """
         with self._lock:
-            if self._feeds and topic_id != self._topic_id:
+            # A scan runs on for up to a step after its last feed has left.
+            if (self._feeds or self._scan is not None) and topic_id != self._topic_id:
                 feed.close(f"the shared scan reads the send queue with id {self._topic_id}, not {topic_id}")
                 return JoinPoint(dict(starts), frozenset())
             self._topic_id = topic_id
@@ -211,7 +212,8 @@ class SharedScan:
         if self._scan is not None:
             self._scan.close()
             self._scan = None
-            self._starts = {}
+        # What those wanted who are gone: the next scan would begin too early, maybe before the log does.
+        self._starts = {}
 
     def _hand_out(self, step: ScanStep, point: JoinPoint) -> None:
         with self._lock:
@@ -224,12 +226,3 @@ class SharedScan:
             unknown = step.chunks.keys() - self._feeds.keys()
         for sink in unknown:
             self._undelivered(sink, frozenset(delivery.client for delivery in step.chunks[sink].deliveries))
-
-
-def lowest(positions: list[Mapping[int, int]]) -> dict[int, int]:
-    """Give the lowest offset per partition."""
-    starts: dict[int, int] = {}
-    for offsets in positions:
-        for partition, offset in offsets.items():
-            starts[partition] = min(offset, starts.get(partition, offset))
-    return starts
