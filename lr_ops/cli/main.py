@@ -33,7 +33,9 @@ _DEBUG = "--debug"
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option(_DEBUG, help="Log everything, and show a traceback when a command fails.")] = False,
+    debug: Annotated[
+        bool, typer.Option(_DEBUG, help="Log everything, and show a traceback when a command fails.")
+    ] = False,
 ) -> None:
     """Log replication through routing queues on Kafka."""
     logs.configure("debug" if debug else "warning")
