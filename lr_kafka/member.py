@@ -66,6 +66,7 @@ class GroupMember:
         self._events = events
         self._reading: set[TopicPart] = set()
         self._paused: set[TopicPart] = set()
+        self._fatal: BrokerError | None = None
         settings: dict[str, Setting] = {
             "partition_assignment_strategy": "cooperative-sticky",
             "topic_metadata_refresh_interval_ms": max(10, int(refresh_s * 1000)),
@@ -84,9 +85,20 @@ class GroupMember:
         self._consumer.subscribe([pattern], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def poll(self, timeout_s: float) -> Record | None:
-        """Give the next record or event of a partition that is being read; serve the group meanwhile."""
+        """
+        Give the next record or event of a partition that is being read; serve the group meanwhile.
+
+        Raises what has ended this member for good, e.g. another one with the same `group.instance.id`.
+        """
         with kafka_errors(f"read from site {self._site}"):
-            return cast("Record | None", self._consumer.poll(timeout_s))
+            record = cast("Record | None", self._consumer.poll(timeout_s))
+        error = record.error() if record is not None else None
+        # Told only once, and not by `fatal()`; after it the client gives nothing any more.
+        if error is not None and error.code() == KafkaError._FATAL:
+            self._fatal = translate(error, f"read from site {self._site}")
+        if self._fatal:
+            raise self._fatal
+        return record
 
     def begin(self, part: TopicPart, offset: int) -> None:
         """Read an assigned partition from `offset` on."""

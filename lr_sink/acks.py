@@ -75,13 +75,24 @@ class Acks:
         if self._transactions >= self._settings.ack_transactions and not self._backoff.failures:
             self._due = 0.0
 
+    def holds(self, part: TopicPart) -> bool:
+        """Tell whether a position of this partition is not committed yet."""
+        return part in self._waiting or part in self._sent
+
+    def hurry(self) -> None:
+        """Send what is there as soon as possible: somebody waits for it. After a failure its wait is kept, though."""
+        if self._waiting and not self._backoff.failures:
+            self._due = 0.0
+
     def send(self) -> None:
         """Send what is there, unless a commit is under way."""
-        if self.in_flight or not self._waiting:
+        if self.in_flight:
+            return
+        self._due = math.inf
+        if not self._waiting:
             return
         self._sent, self._waiting = self._waiting, {}
         self._transactions = 0
-        self._due = math.inf
         self.in_flight = True
         try:
             self._committer.commit(_offsets(self._sent))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lr_kafka import layout, topics
 from lr_kafka.borrowed import BorrowedProducer
 from lr_kafka.clients import AdminClient, Cluster, KafkaError, KafkaHeaders, Message, Producer, Record
+from lr_kafka.coordinator import CoordinatorWatch
 from lr_kafka.errors import kafka_errors, translate
 from lr_kafka.groups import Committed
 from lr_kafka.member import GroupMember, TopicPart
@@ -47,6 +48,7 @@ class DeadLetters:
         self._timeout_s = timeout_s
         self._now_ms = now_ms
         self._producer: Producer | None = None
+        self._watch = CoordinatorWatch()
         self._topics: set[str] = set()
 
     def write(
@@ -89,8 +91,13 @@ class DeadLetters:
         return spec.name
 
     def _ready(self) -> Producer:
+        if self._watch.lost:
+            # A commit of the last transaction may be under way twice, and the second one would end the next half way.
+            self.close()
         if self._producer is None:
+            self._watch = CoordinatorWatch()
             producer = self._cluster.producer(
+                watch=self._watch,
                 transactional_id=f"LR_deadletter_{self._client}_{uuid.uuid4()}",
                 transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
                 message_max_bytes=_MESSAGE_MAX_BYTES,

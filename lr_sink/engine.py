@@ -19,8 +19,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from lr_kafka import topics
 from lr_kafka.backoff import Backoff
 from lr_kafka.clients import Cluster, Record
@@ -33,25 +31,13 @@ from lr_sink.assembly import Torn, Whole
 from lr_sink.deadletter import DeadLetters
 from lr_sink.opening import Opener
 from lr_sink.partition import Partition, QueueState, QueueStatus
+from lr_sink.reporting import Reporter
 from lr_sink.settings import ListenerSettings
 from lr_sink.store import PositionStore
 from lr_sink.transaction import Transaction
 from lr_sink.trim import Trimmer
 from lr_wire import naming
-from lr_wire.errors import (
-    ApplyFailed,
-    BrokerError,
-    QueueReplaced,
-    QueueTrimmed,
-    ReplicationError,
-    UsageError,
-    WireError,
-)
-
-log = structlog.get_logger()
-
-# A cluster that is away is reported by every attempt to connect; once in a while is enough.
-_TROUBLE_LOG_S = 30.0
+from lr_wire.errors import BrokerError, QueueReplaced, QueueTrimmed, ReplicationError, WireError
 
 _TICK_S = 0.001
 
@@ -113,7 +99,8 @@ class Engine:
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._log = log.bind(client=client, site=cluster.site)
+        self._reporter = Reporter(application.on_error, settings, clock, client=client, site=cluster.site)
+        self._log = self._reporter.log
         self._lock = threading.Lock()
         self._partitions: dict[TopicPart, Partition] = {}
         # Those that are STARTING or RETRYING, few as a rule: looked through at every step.
@@ -121,8 +108,6 @@ class Engine:
         self._queues: set[str] = set()
         self._poll_next = False
         self._surrenders = True
-        self._unauthorised: set[str] = set()
-        self._trouble_told = -math.inf
         self._member = GroupMember(
             cluster, group, naming.receive_topic_pattern(client), self, refresh_s=settings.discovery_s
         )
@@ -170,14 +155,20 @@ class Engine:
         # Leaving the group would commit as well, but wait for as long as a session lasts if the cluster is away.
         self._surrenders = False
         deadline = self._clock() + self._settings.stop_s
-        while not self._acks.empty and (left := deadline - self._clock()) > 0:
-            self._acks.send()
-            # Records that come meanwhile are dropped: they were not applied, and come again.
-            self._member.poll(min(left, 0.1))
+        reason = f"the cluster did not answer within {self._settings.stop_s:g} s"
+        try:
+            while not self._acks.empty and (left := deadline - self._clock()) > 0:
+                self._acks.send()
+                # Records that come meanwhile are dropped: they were not applied, and come again.
+                self._member.poll(min(left, 0.1))
+        except BrokerError as problem:
+            reason = str(problem)
         if self._acks.empty:
             self._trimmer.delete()
         else:
-            self._log.warning("listener.stopped_without_commit", hint="what was applied last may come again")
+            self._log.warning(
+                "listener.stopped_without_commit", reason=reason, hint="what was applied last may come again"
+            )
 
     def status(self) -> tuple[QueueStatus, ...]:
         """Tell how each partition stands; from any thread."""
@@ -187,9 +178,13 @@ class Engine:
 
     def _next_waiting(self) -> Partition | None:
         """Give the partition whose turn is next among those that wait for one."""
-        # A dead letter commits an offset in its own way; an earlier commit must not come in after it.
-        waiting = (p for p in self._waiting.values() if not (p.given_up and self._acks.in_flight))
+        waiting = (p for p in self._waiting.values() if not self._must_commit_first(p))
         return min(waiting, key=lambda p: p.due, default=None) if self._waiting else None
+
+    def _must_commit_first(self, p: Partition) -> bool:
+        # The position that is read anew must be the newest one, and a dead letter commits an offset in its own way: an
+        # earlier commit must not come in after it.
+        return (p.state is QueueState.STARTING or p.given_up is not None) and self._acks.holds(p.part)
 
     def _go_on(self, p: Partition) -> Step:
         if p.state is QueueState.STARTING:
@@ -217,21 +212,8 @@ class Engine:
             if p.reading:
                 return self._begin_again(p, f"offset {record.offset()} is not in the queue")
         else:
-            self._event(translate(error, f"read the queues of {self._client}"), fatal=error.fatal())
+            self._reporter.event(translate(error, f"read the queues of {self._client}"))
         return Step.READ
-
-    def _event(self, problem: BrokerError, *, fatal: bool) -> None:
-        if fatal:
-            raise problem
-        if problem.code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}:
-            # There is no queue yet, or a queue was deleted: the group will tell.
-            self._log.info("listener.waiting_for_queues")
-        elif problem.unauthorised:
-            if problem.code not in self._unauthorised:
-                self._unauthorised.add(problem.code)
-                self._tell(problem)
-        else:
-            self._log.warning("listener.kafka_error", error=str(problem))
 
     # --- one transaction
 
@@ -239,7 +221,7 @@ class Engine:
         """Give the application what is at the head, once."""
         item = p.pending[0]
         if isinstance(item, Torn):
-            return self._give_up(p, self._describe(p, item))
+            return self._give_up(p, self._reporter.torn(p, item))
         answer = apply(p.transaction(item), self._application.on_transaction, self._store)
         match answer.verdict:
             case Verdict.APPLIED:
@@ -247,7 +229,7 @@ class Engine:
             case Verdict.MOVED:
                 return self._begin_again(p, answer.reason)
             case Verdict.MISUSED:
-                return self._halt(p, UsageError(f"{p.where(item)}: {answer.reason}"), answer.cause)
+                return self._halt(p, self._reporter.misused(p, item, answer))
             case Verdict.AGAIN:
                 return self._again(p, item, answer)
 
@@ -269,39 +251,23 @@ class Engine:
     def _again(self, p: Partition, item: Whole[Record], answer: Answer) -> Step:
         wait_s = p.retry.next_s()
         if p.retry.failures >= self._settings.max_attempts:
-            error = ApplyFailed(
-                f"{p.where(item)}: transaction {item.txn} was not applied in {p.retry.failures} attempts; the last "
-                f"time {answer.reason}",
-                hint=self._next_step("find out why; starting the listener again tries it again"),
-            )
-            return self._give_up(p, error, answer.cause)
-        self._log.warning(
-            "listener.transaction_failed",
-            queue=p.part.topic,
-            partition=p.part.partition,
-            offset=item.first_offset,
-            txn_id=str(item.txn),
-            attempt=p.retry.failures,
-            reason=answer.reason,
-            again_in_s=round(wait_s, 2),
-        )
+            return self._give_up(p, self._reporter.apply_failed(p, item, answer))
+        self._reporter.attempt_failed(p, item, answer, wait_s)
         self._hold(p, answer.reason, self._clock() + wait_s)
         return Step.FAILED
 
-    def _give_up(self, p: Partition, error: ReplicationError, cause: Exception | None = None) -> Step:
+    def _give_up(self, p: Partition, error: ReplicationError) -> Step:
         if self._settings.on_failure == "halt":
-            return self._halt(p, error, cause)
-        error.__cause__ = cause
+            return self._halt(p, error)
         p.given_up = error
         self._hold(p, str(error), 0.0)
+        self._acks.hurry()
         return Step.FAILED
 
     def _dead_letter(self, p: Partition, error: ReplicationError) -> Step:
         """Move what is at the head to the dead letters; begin again behind it, or, if that failed, at it."""
         item = p.pending[0]
         committed = p.dead_letter_commit(item)
-        # The transaction commits a newer position than any that waits.
-        self._acks.forget([p.part])
         offsets = {p.part: Committed(committed.applied.next_offset, committed.metadata())}
         try:
             self._dead_letters.write(p.name.source, item.raw, error.message, self._member, offsets)
@@ -310,7 +276,7 @@ class Engine:
                 return self._halt(p, problem)
             return self._begin_again(p, f"the dead letter failed: {problem}")
         self._durable(p.part, committed.applied.next_offset)
-        self._tell(error)
+        self._reporter.tell(error)
         p.restart.reset()
         self._begin_again(p, "behind a dead letter", failed=False)
         return Step.DEAD_LETTERED
@@ -354,6 +320,7 @@ class Engine:
         self._member.end(p.part)
         p.drop_work()
         self._set(p, QueueState.STARTING, reason, due=self._clock() + wait_s)
+        self._acks.hurry()
         return Step.FAILED
 
     def _hold(self, p: Partition, reason: str, due: float) -> None:
@@ -361,12 +328,11 @@ class Engine:
             self._member.pause(p.part)
         self._set(p, QueueState.RETRYING, reason, due)
 
-    def _halt(self, p: Partition, error: ReplicationError, cause: Exception | None = None) -> Step:
-        error.__cause__ = error.__cause__ or cause
+    def _halt(self, p: Partition, error: ReplicationError) -> Step:
         self._member.end(p.part)
         p.drop_work()
         self._set(p, QueueState.HALTED, str(error))
-        self._tell(error)
+        self._reporter.tell(error)
         return Step.HALTED
 
     def _set(self, p: Partition, state: QueueState, reason: str = "", due: float = math.inf) -> None:
@@ -427,27 +393,9 @@ class Engine:
         self._acks.answered(results)
 
     def trouble(self, problem: BrokerError) -> None:
-        """Log that the cluster cannot be reached; the client goes on trying, with back-off."""
-        now = self._clock()
-        if now >= self._trouble_told + _TROUBLE_LOG_S:
-            self._trouble_told = now
-            self._log.warning("listener.cluster_trouble", error=str(problem))
-
-    # --- telling
+        """Say that the cluster cannot be reached."""
+        self._reporter.trouble(problem)
 
     def _durable(self, part: TopicPart, next_offset: int) -> None:
         if self._settings.delete_applied:
             self._trimmer.durable(part, next_offset)
-
-    def _tell(self, error: ReplicationError) -> None:
-        self._log.error("listener.error", error=str(error), kind=type(error).__name__)
-        try:
-            self._application.on_error(error)
-        except Exception:  # noqa: BLE001 - whatever an application raises
-            self._log.exception("listener.on_error_failed")
-
-    def _describe(self, p: Partition, item: Torn[Record]) -> WireError:
-        return WireError(f"{p.where(item)}: {item.reason}", hint=self._next_step("find out who writes to this queue"))
-
-    def _next_step(self, when_halted: str) -> str:
-        return when_halted if self._settings.on_failure == "halt" else "it is kept in the dead letters"

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,8 +14,9 @@ from structlog.testing import capture_logs
 from lr_kafka import topics
 from lr_kafka.clients import TopicPartition
 from lr_sink import QueueState, SqlPositionStore, Step, Transaction
+from lr_sink.deadletter import DeadLetters
 from lr_wire import naming
-from lr_wire.errors import ApplyFailed, NotAtomic, QueueReplaced, QueueTrimmed, UsageError, WireError
+from lr_wire.errors import ApplyFailed, BrokerError, NotAtomic, QueueReplaced, QueueTrimmed, UsageError, WireError
 from lr_wire.naming import ClientName
 from lr_wire.records import Applied
 from tests.support.brokers import Site
@@ -186,7 +188,33 @@ def test_dead_letters_of_many_transactions_keep_their_order(sink: Site) -> None:
     assert len(listener.errors) == 10
 
 
-def test_a_dead_letter_that_cannot_be_written_halts(sink: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_letter_that_fails_is_written_later_and_nothing_before_it_comes_again(
+    sink: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions that were not committed yet are, before the dead letter is tried."""
+    queue = ReceiveQueue(sink)
+    batch = [sent(str(number).encode()) for number in range(5)]
+    queue.write(*batch)
+    write, tried = DeadLetters.write, []
+
+    def fail_twice(self: DeadLetters, *args: Any) -> None:
+        tried.append(queue.applied().next_offset)
+        if len(tried) <= 2:
+            raise BrokerError("the cluster is away", retriable=True)
+        write(self, *args)
+
+    monkeypatch.setattr(DeadLetters, "write", fail_twice)
+    settings: dict[str, Any] = {"max_attempts": 1, "on_failure": "dead_letter", "ack_s": 1000.0}
+    with Recorder(sink, answer=refusing(b"3"), **settings) as listener:
+        drive(listener, lambda: len(listener.applied) == 4)
+    assert tried == [3, 3, 3]
+    assert listener.payloads() == [[b"0"], [b"1"], [b"2"], [b"4"]]
+    assert len(queue.dead_letters()) == 1
+    assert len(listener.errors) == 1
+    assert queue.applied().total == total_of(batch)
+
+
+def test_a_dead_letter_that_cannot_be_written_halts(sink: Site) -> None:
     """Nothing is skipped for want of a place to keep it."""
     queue = ReceiveQueue(sink)
     queue.write(sent(b"bad" * 100))
@@ -327,7 +355,8 @@ def test_a_queue_that_is_trimmed_while_running_is_told(sink: Site) -> None:
             return False
         return True
 
-    with Recorder(sink, answer=answer) as listener:
+    # What is applied but not committed yet when the gap is met counts as applied.
+    with Recorder(sink, answer=answer, ack_s=1000.0) as listener:
         drive(listener, lambda: bool(listener.errors))
         (error,) = listener.errors
         assert isinstance(error, QueueTrimmed)
@@ -350,6 +379,17 @@ def test_a_strangers_commit_halts(sink: Site) -> None:
     with Recorder(sink) as listener:
         drive(listener, lambda: QueueState.HALTED in listener.states().values())
         assert "stranger" in str(listener.errors[0])
+
+
+def test_a_member_whose_place_is_taken_ends_with_an_error(sink: Site) -> None:
+    """Two listeners with the same group.instance.id: the first can do nothing more, and says so instead of waiting."""
+    ReceiveQueue(sink).write(sent(b"one"))
+    with Recorder(sink, group_instance_id="twin") as first:
+        drive(first, lambda: len(first.applied) == 1)
+        with Recorder(sink, group_instance_id="twin") as second:
+            drive(second, lambda: len(second.status()) == 1)
+            with pytest.raises(BrokerError, match=r"same group\.instance\.id"):
+                drive(first, lambda: False)
 
 
 # --- a position store that does not fit

@@ -152,6 +152,40 @@ def test_a_commit_that_cannot_even_be_sent_is_repeated(world: World) -> None:
     assert world.member.commits == [{A: 1}]
 
 
+def test_a_position_that_somebody_waits_for_is_due_at_once(world: World) -> None:
+    """Behind the one that is under way, and after a failure not before its time."""
+    world.applied(A, 1)
+    assert world.acks.holds(A)
+    assert not world.acks.holds(B)
+    world.acks.hurry()
+    assert world.due()
+    world.acks.send()
+    world.applied(A, 2)
+    world.acks.hurry()
+    assert not world.due()
+    world.acks.answered({A: None})
+    assert world.due()
+    world.acks.send()
+    assert world.acks.holds(A)
+    world.acks.answered({A: BrokerError("away")})
+    world.acks.hurry()
+    assert not world.due()
+    world.clock.now = world.acks.due
+    world.acks.send()
+    world.acks.answered({A: None})
+    assert not world.acks.holds(A)
+
+
+def test_nothing_is_due_once_everything_is_forgotten(world: World) -> None:
+    """A listener must not wake up for it again and again."""
+    world.applied(A, 1)
+    world.acks.forget([A])
+    world.clock.now += 10
+    world.acks.send()
+    assert not world.due()
+    assert not world.member.commits
+
+
 def test_what_goes_to_another_member_is_committed_at_once(world: World) -> None:
     """Also what is under way: its answer would come too late."""
     world.applied(A, 1)

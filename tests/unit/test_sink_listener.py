@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import lr_sink
 from lr_kafka.clients import Cluster
 from lr_sink import ListenerSettings, RoutingQueueListener, Transaction
+from lr_sink.reporting import Reporter
 from lr_wire.deadletter import REASON_LIMIT, dead_letter_headers
-from lr_wire.errors import ConfigError, InvalidName, UsageError
+from lr_wire.errors import BrokerError, ConfigError, InvalidName, ReplicationError, UsageError
 from lr_wire.naming import SiteId
 
 NOBODY = "127.0.0.1:1"
@@ -124,3 +126,22 @@ def test_no_reason_keeps_a_dead_letter_from_being_written() -> None:
     assert len(long) == REASON_LIMIT + 3
     ((_, odd), *_) = dead_letter_headers("\udcff", "t", 0, 0, 0, None)
     assert odd == b"?"
+
+
+def test_missing_rights_are_told_once_and_an_outage_is_logged_now_and_then() -> None:
+    """Both come again and again from Kafka's client."""
+    told: list[ReplicationError] = []
+    now = [100.0]
+    reporter = Reporter(told.append, ListenerSettings(), lambda: now[0], client="policy")
+    with capture_logs() as logs:
+        for _ in range(5):
+            reporter.event(BrokerError("no", code="GROUP_AUTHORIZATION_FAILED", unauthorised=True))
+            reporter.trouble(BrokerError("1/1 brokers are down", code="_ALL_BROKERS_DOWN", retriable=True))
+        now[0] += 31
+        reporter.trouble(BrokerError("1/1 brokers are down", code="_ALL_BROKERS_DOWN", retriable=True))
+    assert [str(error) for error in told] == ["no"]
+    assert [entry["event"] for entry in logs] == [
+        "listener.error",
+        "listener.cluster_trouble",
+        "listener.cluster_trouble",
+    ]
