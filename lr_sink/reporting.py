@@ -57,6 +57,14 @@ class Reporter:
         if problem.code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}:
             # There is no queue yet, or a queue was deleted: the group will tell.
             self.log.info("listener.waiting_for_queues")
+        elif problem.code == "_MAX_POLL_EXCEEDED":
+            self.tell(
+                UsageError(
+                    "on_transaction took so long that the group gave this listener's partitions away; what it has "
+                    "applied since the last commit comes again, unless there is a position store",
+                    hint="make it quicker, or set max_poll_interval_ms above the longest call",
+                )
+            )
         elif problem.unauthorised:
             # Comes with every look for new queues, until somebody grants the right.
             if problem.code not in self._unauthorised:

@@ -128,6 +128,13 @@ def test_no_reason_keeps_a_dead_letter_from_being_written() -> None:
     assert odd == b"?"
 
 
+def test_an_application_that_is_too_slow_for_its_group_is_told() -> None:
+    """It would get the same transaction again and again otherwise, and nobody would know why."""
+    told: list[ReplicationError] = []
+    Reporter(told.append, ListenerSettings()).event(BrokerError("late", code="_MAX_POLL_EXCEEDED"))
+    assert "max_poll_interval_ms" in str(told[0])
+
+
 def test_missing_rights_are_told_once_and_an_outage_is_logged_now_and_then() -> None:
     """Both come again and again from Kafka's client."""
     told: list[ReplicationError] = []
