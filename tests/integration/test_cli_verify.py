@@ -13,6 +13,9 @@ import pytest
 
 from lr_kafka import topics
 from lr_kafka.clients import Cluster
+from lr_kafka.groups import committed
+from lr_kafka.status import StatusTable, read_status
+from lr_ops.verify import sink
 from lr_wire import codec
 from lr_wire.naming import SiteId
 from tests.support import send_queue
@@ -314,3 +317,60 @@ def test_an_audit_is_clean_while_entries_flow_are_applied_and_deleted(sites: Sit
     assert sum(line["applied"] for line in shown[-1].json["partitions"]) > 0
     assert max(topics.log_starts(b.admin(), RECEIVE_QUEUE, [0, 1]).values()) > 0
     assert POLICY in {line["client"] for line in final.json["partitions"]}
+
+
+@pytest.mark.parametrize("delete", [True, False], ids=["deleted", "kept"])
+def test_what_happens_between_two_steps_of_an_audit_does_not_deceive_it(
+    sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool
+) -> None:
+    """Right before and right after the positions are read, more is forwarded and applied, and maybe deleted."""
+    site_a, site_b = sites("site-a", "site-b")
+    a, b = cluster(site_a), cluster(site_b)
+    send_queue.create(a)
+    writer = Writer(a)
+    config = write_config(tmp_path, a, b)
+    with running(a, b) as reader, Recorder(site_b, delete_applied=delete) as listener:
+
+        def traffic() -> None:
+            writer.send(b"1", b"2")
+            count = len(listener.applied) + 1
+            wait_for(lambda: listener.step() is None or len(listener.applied) == count, f"{count} applied")
+            # Committed, and deleted if that is wanted: a moment later, by the listener itself.
+            wait_for(lambda: listener.step() is None or _applied_offset(b) >= _end_of_data(b), "committed")
+            if delete:
+                wait_for(lambda: listener.step() is None or _log_start(b) >= _end_of_data(b), "deleted")
+
+        reads: list[Cluster] = []
+
+        def read_between_traffic(cluster: Cluster, patience_s: float) -> StatusTable:
+            reads.append(cluster)
+            if len(reads) > 2:
+                return read_status(cluster, patience_s)
+            traffic()
+            table = read_status(cluster, patience_s)
+            traffic()
+            return table
+
+        traffic()
+        reader.forwarded(1)
+        monkeypatch.setattr(sink, "read_status", read_between_traffic)
+        shown = lr("verify", "--json", config=config)
+    assert len(reads) >= 2
+    assert (shown.code, shown.json["findings"]) == (0, [])
+    (line,) = shown.json["partitions"]
+    assert line["totals"] == "match"
+    assert line["forwarded"] >= 2
+
+
+def _applied_offset(site: Cluster) -> int:
+    found = committed(site.admin(), "LR_listener_policy", RECEIVE_QUEUE, [0])
+    return found[0].offset if found else -1
+
+
+def _log_start(site: Cluster) -> int:
+    return topics.log_starts(site.admin(), RECEIVE_QUEUE, [0])[0]
+
+
+def _end_of_data(site: Cluster) -> int:
+    # The last offset is that of a commit marker, behind which no listener can be.
+    return topics.high_watermarks(site.admin(), RECEIVE_QUEUE, [0])[0] - 1
