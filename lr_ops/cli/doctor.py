@@ -28,7 +28,7 @@ def doctor(
     findings = examine(look(settings), settings.limits)
     shown = [finding for finding in findings if not quiet or finding.level != Level.OK]
     if as_json:
-        print_json({"findings": [_json(finding) for finding in shown]})
+        print_json({"findings": [finding_json(finding) for finding in shown]})
     else:
         _print(shown, findings)
     if any(finding.level == Level.ERROR for finding in findings):
@@ -46,7 +46,8 @@ def _print(shown: list[Finding], findings: list[Finding]) -> None:
     console.print(f"{errors} errors, {warnings} warnings.", style="bold")
 
 
-def _json(finding: Finding) -> dict[str, str | None]:
+def finding_json(finding: Finding) -> dict[str, str | None]:
+    """Give a finding as documented in docs/commands.md."""
     return {
         "level": finding.level.value,
         "site": finding.site,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -184,7 +184,3 @@ class Place:
     session: SessionKey
     partition: int
     sent: Sent
-
-
-Index = Mapping[TxnId, Sequence[Place]]
-"""Where the source's log says each transaction belongs."""

@@ -10,7 +10,7 @@ from lr_kafka.clients import Cluster
 from lr_kafka.reading import Progress
 from lr_ops.positions import position_of
 from lr_ops.source_log import LogCut, LogReading, Undecided, cut_log
-from lr_ops.verify.audit import audit, index_of
+from lr_ops.verify.audit import Index, audit
 from lr_ops.verify.evidence import QueueReading, SourceReading, evidence
 from lr_ops.verify.model import Evidence, Finding, PartitionReport
 from lr_ops.verify.sink import SinkReading, read_sink
@@ -65,7 +65,7 @@ def verify(settings: ReaderSettings, show: ShowProgress) -> VerifyReport:
             report.not_audited.append(NotAudited(str(session), reason))
             continue
         found.extend(_evidence(session, reading, cut, log, source))
-    index = index_of([*found, *_strangers(source, found)])
+    index = Index([*found, *_strangers(source, found)])
     report.partitions = [audit(one, index) for one in found]
     return report
 

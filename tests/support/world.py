@@ -12,7 +12,7 @@ from random import Random
 
 from lr_kafka.status import StatusTable
 from lr_ops.source_log import Undecided
-from lr_ops.verify.audit import audit, index_of
+from lr_ops.verify.audit import Index, audit
 from lr_ops.verify.evidence import QueueReading, SourceReading, evidence, extended
 from lr_ops.verify.model import Evidence, Finding, PartitionReport
 from lr_source.reader.assembly import CompleteTransaction, PartitionAssembler
@@ -243,7 +243,7 @@ class World:
     def reports(self) -> list[PartitionReport]:
         """Audit everything."""
         found = self.evidence()
-        index = index_of(found)
+        index = Index(found)
         return [audit(one, index) for one in found]
 
     def findings(self) -> list[Finding]:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from lr_kafka import layout
 from lr_kafka.inspection import ClusterFacts, TopicFacts
 from lr_kafka.status import StatusTable
-from lr_ops.cli.browse import parse_time
+from lr_ops.cli.browse import parse_time, row_json
+from lr_ops.cli.doctor import finding_json
+from lr_ops.cli.status import overview_json
 from lr_ops.cli.topics import parse_retention
 from lr_ops.cli.verify import report_json
 from lr_ops.doctor.checks import examine
@@ -22,7 +24,7 @@ from lr_ops.doctor.model import Level, Site, Topic
 from lr_ops.lag import Lag, LagCounter
 from lr_ops.positions import lowest_resume_from, position_of
 from lr_ops.queue_rows import Filter, Record, kind_of, preview, rows
-from lr_ops.sessions import is_stale, newest_status
+from lr_ops.sessions import Overview, PartitionView, SessionView, is_stale, newest_status
 from lr_ops.topic_setup import differences
 from lr_ops.verify.model import Finding, Kind, PartitionReport
 from lr_ops.verify.run import NotAudited, VerifyReport
@@ -31,7 +33,7 @@ from lr_source.reader.settings import Limits
 from lr_wire import codec, deadletter, naming
 from lr_wire.errors import ConfigError
 from lr_wire.naming import ClientName, PositionKey, SessionKey, SiteId
-from lr_wire.records import Position, TxnId
+from lr_wire.records import Applied, Position, TxnId
 from lr_wire.v1.control_pb2 import SessionStatus
 from tests.support.cli import lr
 
@@ -421,3 +423,29 @@ def test_help_lists_every_command() -> None:
     for command in ("reader", "status", "browse", "topics", "doctor", "verify"):
         assert command in shown.out
         assert lr(command, "--help").code == 0
+
+
+def keys_of(value: Any) -> set[str]:
+    """All keys of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
+
+
+def test_every_key_of_the_json_output_is_documented() -> None:
+    """Scripts rely on them: what is printed stands in docs/commands.md."""
+    view = SessionView(TO_B, "LOG_ENTRY_SYNC")
+    view.partitions = [PartitionView(0, Position(1, 0, "", ""), Lag(1, 5), Applied(3))]
+    (row,) = rows(naming.SEND_LOG_ENTRIES, record(send_value(b"x")))
+    letter_headers = deadletter.dead_letter_headers("torn", naming.SEND_LOG_ENTRIES, 3, 41, 0, [])
+    (letter,) = rows("LRQ_DeadLetter_policy_site-a", record(send_value(b"x"), headers=letter_headers))
+    wrong = PartitionReport(TO_B, 1, findings=[Finding(Kind.TORN, TO_B, 1, "half", TXN, 4)])
+    printed = [
+        overview_json(Overview(A, 10, [view], {})),
+        report_json(VerifyReport(A, [wrong], [NotAudited("site-c", "away")])),
+        row_json(naming.SEND_LOG_ENTRIES, row, None),
+        row_json("LRQ_DeadLetter_policy_site-a", letter, None),
+        *(finding_json(finding) for finding in examine(sound_sites(), Limits())),
+    ]
+    documented = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    assert {key for key in keys_of(printed) if f"`{key}`" not in documented} == set()
