@@ -50,6 +50,11 @@ class Chunk:
         """Nothing but a frontier."""
         return not self.deliveries and not self.rejects
 
+    def add_reject(self, reject: Reject) -> None:
+        """Add what must go to the dead letter; it takes memory as everything else."""
+        self.rejects.append(reject)
+        self.size += reject.size
+
 
 @dataclass(slots=True)
 class ScanStep:
@@ -169,7 +174,7 @@ class Scan:
         chunks = step.chunks
         if transaction.torn:
             for sink, reject in reject_torn(partition, transaction).items():
-                chunks.setdefault(sink, Chunk()).rejects.append(reject)
+                chunks.setdefault(sink, Chunk()).add_reject(reject)
             return
         for sink, delivery in route(partition, transaction).items():
             chunk = chunks.get(sink)
@@ -188,9 +193,7 @@ class Scan:
         reject = Reject(reason, client, message.partition(), None, [record])
         for sink in tagged or {self._queue.cluster.site}:
             if sink is not None:
-                chunk = step.chunks.setdefault(sink, Chunk())
-                chunk.rejects.append(reject)
-                chunk.size += reject.size
+                step.chunks.setdefault(sink, Chunk()).add_reject(reject)
 
     def _event(self, message: Record, error: KafkaError, step: ScanStep) -> None:
         code = error.code()
