@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,13 +90,23 @@ class Bars:
 
         return told
 
-    def waiting(self, text: str) -> None:
-        """Show something that has no known end."""
-        if self._is_slow():
+    @contextmanager
+    def waiting(self) -> Iterator[Callable[[str], None]]:
+        """Show something that has no known end, while the body runs and tells what it waits for."""
+        task: TaskID | None = None
+
+        def told(text: str) -> None:
+            nonlocal task
+            if not self._is_slow():
+                return
             assert self._progress is not None
-            if not self._progress.tasks:
-                self._progress.add_task(text, total=None)
-            self._progress.update(self._progress.tasks[0].id, description=text)
+            if task is None:
+                task = self._progress.add_task(text, total=None)
+            self._progress.update(task, description=text)
+
+        yield told
+        if self._progress is not None and task is not None:
+            self._progress.remove_task(task)
 
     def _is_slow(self) -> bool:
         if self._progress is None or time.monotonic() - self._began < _QUICK_S:

@@ -47,7 +47,8 @@ def verify(
 
 
 def _wait(settings: ReaderSettings, wait_s: float, shown: Bars) -> list[NotAudited]:
-    late = wait_until_caught_up(settings, wait_s, shown.waiting)
+    with shown.waiting() as show:
+        late = wait_until_caught_up(settings, wait_s, show)
     return [NotAudited(str(session), f"had not caught up after {wait_s:g} s") for session in late]
 
 

@@ -31,7 +31,7 @@ def wait_until_caught_up(
     tables = _tables(settings)
     wanted = _outstanding(settings, cut, tables)
     while wanted:
-        show(f"{len({session for session, _ in wanted})} sessions still have something to forward")
+        show(f"waiting for {', '.join(sorted({str(session) for session, _ in wanted}))}")
         if clock() >= deadline:
             return sorted({session for session, _ in wanted})
         time.sleep(_POLL_S)
