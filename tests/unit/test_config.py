@@ -8,7 +8,9 @@ import pytest
 
 from lr_ops import config
 from lr_wire.errors import ConfigError
+from lr_wire.naming import SiteId
 
+SITE_B = SiteId("site-b")
 SAMPLE = Path(__file__).parents[2] / "docs" / "reader.yaml"
 
 GOOD = """\
@@ -37,7 +39,7 @@ def test_a_configuration_becomes_settings() -> None:
     assert settings.clients == ("policy", "inventory")
     assert (settings.limits.heartbeat_s, settings.limits.transaction_records) == (1.5, 1000)
     assert settings.limits.metadata_s == 2.0
-    assert settings.sites["site-b"].settings["sasl.password"] == "hunter2"
+    assert settings.sites[SITE_B].settings["sasl.password"] == "hunter2"
 
 
 def test_the_sample_in_the_documentation_is_valid() -> None:
@@ -78,7 +80,7 @@ def test_a_missing_variable_is_named() -> None:
 def test_values_reach_librdkafka_as_written(text: str, value: str) -> None:
     """`${X}` is filled in, `$${` is the escape, and what looks like a number stays the text it is."""
     settings = config.parse(GOOD.replace('"${SITE_B_PASSWORD}"', text), "reader.yaml", {"X": "1", "Y": "2"})
-    assert settings.sites["site-b"].settings["sasl.password"] == value
+    assert settings.sites[SITE_B].settings["sasl.password"] == value
 
 
 def test_a_limit_may_come_from_the_environment() -> None:
@@ -88,7 +90,7 @@ def test_a_limit_may_come_from_the_environment() -> None:
 
 def test_a_truth_value_of_yaml_is_one_for_librdkafka() -> None:
     text = GOOD.replace('sasl.password: "${SITE_B_PASSWORD}"', "socket.keepalive.enable: yes")
-    assert config.parse(text, "f", {}).sites["site-b"].settings["socket.keepalive.enable"] is True
+    assert config.parse(text, "f", {}).sites[SITE_B].settings["socket.keepalive.enable"] is True
 
 
 def test_settings_can_be_shared_by_merging() -> None:
@@ -99,7 +101,7 @@ sites:
   site-a: &common {bootstrap.servers: "a:9092", client.id: us}
   site-b: {<<: *common, bootstrap.servers: "b:9092"}
 """
-    assert config.parse(text, "f", {}).sites["site-b"].settings == {"bootstrap.servers": "b:9092", "client.id": "us"}
+    assert config.parse(text, "f", {}).sites[SITE_B].settings == {"bootstrap.servers": "b:9092", "client.id": "us"}
 
 
 @pytest.mark.parametrize(
