@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -67,7 +66,9 @@ def _keep(stage: Stage, show: _Show) -> None:
     ):
         show.console.print(f"    {text}", highlight=False, soft_wrap=True, markup=False)
     stage.restart_application(_PAUSE_S * 20)
-    threading.Event().wait()
+    while True:
+        # In short waits: a signal that hits another thread is heard only when this one wakes up.
+        time.sleep(_LOOK_S)
 
 
 class _Show:
