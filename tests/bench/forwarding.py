@@ -34,7 +34,7 @@ from lr_source.reader.settings import Limits, ReaderSettings
 from lr_wire import codec, naming
 from lr_wire.naming import ClientName, SessionKey, SiteId
 from lr_wire.records import TxnId
-from tests.support.brokers import wipe
+from tests.support.brokers import Site, wipe
 
 SOURCE, SINK = SiteId("site-a"), SiteId("site-b")
 CLIENT = ClientName("bench")
@@ -231,7 +231,7 @@ def bench(repeats: int, scale: float) -> None:
                     result = measure(kind, source.bootstrap_servers, sink.bootstrap_servers, workload.entries)
                     if number:
                         found.append(result)
-                    wipe(sink)
+                    wipe(Site(str(SINK), sink.bootstrap_servers))
         rates = {kind: sorted(r.entries / r.seconds for r in found) for kind, found in results.items()}
         sizes = {kind: statistics.median(r.size / r.seconds / 1e6 for r in found) for kind, found in results.items()}
         ratios = sorted(

@@ -10,7 +10,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from lr_wire.naming import ClientName, SiteId
 from lr_wire.records import SendRecord, TxnId
+
+CLIENT, SITE = ClientName("policy"), SiteId("site-b")
 
 
 @dataclass
@@ -46,7 +49,7 @@ class ModelLog:
             if entry is not None and entry[0].committed:
                 transaction, number = entry
                 last = transaction.terminated and number == transaction.records - 1
-                shown.append((offset, SendRecord("policy", transaction.txn, ("site-b",), number, last, 1, b"v", 0)))
+                shown.append((offset, SendRecord(CLIENT, transaction.txn, (SITE,), number, last, 1, b"v", 0)))
         return shown
 
     def expected(self) -> set[TxnId]:

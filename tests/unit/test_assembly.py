@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from lr_source.reader.assembly import PartitionAssembler
+from lr_wire.naming import ClientName, SiteId
 from lr_wire.records import SendRecord, TxnId
 
 
 def record(txn: int, number: int, *, last: bool = False, client: str = "policy") -> SendRecord:
     """Make a record of a transaction."""
-    return SendRecord(client, TxnId(b"i", txn), ("site-b",), number, last, 1, b"v", 0)
+    return SendRecord(ClientName(client), TxnId(b"i", txn), (SiteId("site-b"),), number, last, 1, b"v", 0)
 
 
 def high_watermark(value: int = 100) -> int:
