@@ -21,6 +21,7 @@ from tests.support.reader import (
     POLICY,
     Recorder,
     clusters,
+    dead_letters,
     payloads,
     position,
     positions,
@@ -223,19 +224,23 @@ def test_a_restarted_reader_goes_on_exactly_where_the_last_one_was(sites: Sites)
 
 @pytest.mark.parametrize("step", list(Step))
 def test_a_flow_that_fails_at_any_step_reads_its_position_back(sites: Sites, step: Step) -> None:
-    """Whether the sink has the transaction or not, it is there once afterwards, and so is what follows."""
+    """Whether the sink has the transaction or not, it is there once afterwards, dead letters too, and what follows."""
     source, sink = clusters(sites, "site-a", "site-b")
     writer = Writer(source)
     hooks = FailsOnce(step)
+    garbage = b"\xff garbage"
     with running(source, sink, hooks=hooks) as reader:
         writer.send(b"one", b"two")
+        writer.raw(garbage, headers=[("lrq_logentry_site-b", b"")])
         writer.send(b"three")
         reader.event("flow.connected", 2, flow="site-a->site-b")
         writer.send(b"four")
         wait_for(lambda: len(payloads(sink)) >= 4, "all payloads")
+        wait_for(lambda: position(sink, "*").resume_from == send_queue.ends(source)[0], "the end")
 
     assert hooks.failed
     assert payloads(sink) == [b"one", b"two", b"three", b"four"]
+    assert [letter.value for letter in dead_letters(sink, "unknown")] == [garbage]
     assert {0: position(sink).total} == recount(sink)
 
 

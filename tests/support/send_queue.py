@@ -8,10 +8,11 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lr_kafka import layout, topics
-from lr_kafka.clients import Cluster, Producer
+from lr_kafka.clients import Cluster, KafkaError, Message, Producer
+from lr_kafka.reading import place
 from lr_wire import codec, naming
 from lr_wire.naming import ClientName, SiteId
 from lr_wire.records import Header, TxnId
@@ -66,6 +67,16 @@ def ends(cluster: Cluster, partitions: int = 1) -> dict[int, int]:
     return topics.high_watermarks(cluster.admin(), TOPIC, range(partitions))
 
 
+def into(offsets: list[int]) -> Callable[[KafkaError | None, Message], None]:
+    """Make a delivery callback that collects offsets, and fails on what is not delivered."""
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error.str()
+        offsets.append(place(message)[1])
+
+    return delivered
+
+
 class Writer:
     """One transactional producer of a client: what an application with LR has, with every step in the open."""
 
@@ -108,7 +119,7 @@ class Writer:
                 key,
                 partition,
                 headers=list(headers),
-                on_delivery=lambda _, message: offsets.append(message.offset()),
+                on_delivery=into(offsets),
             )
         self.producer.commit_transaction(TIMEOUT_S)
         return offsets
@@ -163,7 +174,7 @@ class OpenTransaction:
             partition=self.partition,
             headers=[(naming.log_entry_tag(site), b"") for site in sites],
             timestamp=timestamp_ms,
-            on_delivery=lambda _, message: self.offsets.append(message.offset()),
+            on_delivery=into(self.offsets),
         )
         assert producer.flush(TIMEOUT_S) == 0
         return body
