@@ -22,7 +22,7 @@ class StatusTable:
 
     sessions: dict[SessionKey, SessionStatus] = field(default_factory=dict)
     positions: dict[PositionKey, Position] = field(default_factory=dict)
-    owners: dict[tuple[SiteId, SiteId], str] = field(default_factory=dict)
+    owners: dict[tuple[SiteId, SiteId], Ownership] = field(default_factory=dict)
 
     def put(self, key: bytes | None, value: bytes | None) -> None:
         """Take one record in; a null value removes."""
@@ -41,7 +41,7 @@ class StatusTable:
             else:
                 self.positions[position] = codec.decode_position(value)
         elif (flow := naming.parse_owner_key(text)) and value is not None:
-            self.owners[flow] = Ownership.FromString(value).owner
+            self.owners[flow] = Ownership.FromString(value)
 
 
 def read_status(cluster: Cluster, patience_s: float = 30.0) -> StatusTable:

@@ -15,7 +15,7 @@ import structlog
 from lr_kafka import layout, topics
 from lr_kafka.backoff import Backoff
 from lr_kafka.clients import AdminClient, Cluster
-from lr_kafka.status import read_status
+from lr_kafka.status import StatusTable, read_status
 from lr_source.reader.forwarder import Forwarder
 from lr_source.reader.hooks import Hooks
 from lr_source.reader.ledger import Ledger, now_ms
@@ -25,8 +25,9 @@ from lr_source.reader.settings import Limits
 from lr_source.reader.sharing import Feed, OpenScan, SharedScan
 from lr_source.reader.source import SendQueue, Timer
 from lr_wire import naming
-from lr_wire.errors import ProducerFenced, ReplicationError
+from lr_wire.errors import ReplicationError
 from lr_wire.naming import ClientName, SessionKey, SiteId
+from lr_wire.v1.control_pb2 import Ownership
 
 _log = structlog.get_logger("lr.reader")
 
@@ -34,6 +35,10 @@ _log = structlog.get_logger("lr.reader")
 _JOIN_RECORDS = 10_000
 
 _OWN_STEP_S = 0.2
+
+
+class _TakenOver(ReplicationError):
+    """Another reader owns the flow."""
 
 
 class Flow:
@@ -71,8 +76,8 @@ class Flow:
         self._admin: AdminClient | None = None
         self._ledger: Ledger | None = None
         self._forwarder: Forwarder | None = None
-        # Whom we took the flow over from, if its record of that was the newest one then.
-        self._owner_before: str | None = None
+        # Of our ownership; 0 until we have taken the flow over, which a reader does once without asking.
+        self._term = 0
         self._thread = threading.Thread(target=self._run, name=f"flow-{self.sink}", daemon=True)
         # Set once the flow waits for the shared scan, or the first attempt to reach the sink has failed.
         self.tried = threading.Event()
@@ -103,17 +108,13 @@ class Flow:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                if self._term:
+                    # Before we fence in turn: whatever failed, another reader may have taken over meanwhile.
+                    self._require_ours(read_status(self.cluster))
                 self._serve(self._connect())
-            except ProducerFenced as error:
-                # Whoever takes over writes its name right after it has fenced us. Look again after the wait, and before
-                # we fence in turn: two readers must not chase each other.
-                lost = self._lost_to_another()
-                if not lost:
-                    self._fail(error)
-                    lost = self._lost_to_another()
-                if lost:
-                    self._log.warning("flow.taken_over", reason=str(error))
-                    break
+            except _TakenOver as error:
+                self._log.warning("flow.taken_over", reason=str(error))
+                break
             except ReplicationError as error:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 - a defect must stop neither the other sinks nor, for good, this one
@@ -132,13 +133,34 @@ class Flow:
         self._forwarder = Forwarder(self.source, self.cluster, self._limits, self._hooks)
         # 2. What is on the sink.
         table = read_status(self.cluster)
-        self._owner_before = table.owners.get((self.source, self.sink))
+        self._require_ours(table)
+        self._claim(self._forwarder, table)
         # 3. What is in the log.
         log = self._queue.log()
         self._ledger = Ledger(self.source, self.sink, self._owner, log, self._forwarder, self._admin, self._hooks)
         self._ledger.open(table, self._wanted_clients())
         self._log.info("flow.connected", sessions=len(self._ledger.sessions))
         return self._ledger
+
+    def _claim(self, forwarder: Forwarder, table: StatusTable) -> None:
+        """Write our name, at once and by itself: a reader that we have fenced looks for it before it goes on."""
+        before = table.owners.get((self.source, self.sink))
+        self._term = before.term + 1 if before else 1
+        forwarder.put_status(
+            naming.owner_key(self.source, self.sink),
+            Ownership(owner=self._owner, since_ms=now_ms(), term=self._term).SerializeToString(),
+        )
+        forwarder.commit()
+
+    def _require_ours(self, table: StatusTable) -> None:
+        """
+        Raise _TakenOver if another reader came after us.
+
+        A name with a lower term does not count: we were fenced, by a time-out perhaps, before we could write ours.
+        """
+        found = table.owners.get((self.source, self.sink))
+        if self._term and found is not None and found.owner != self._owner and found.term >= self._term:
+            raise _TakenOver(f"{found.owner} owns {self.source}->{self.sink} now")
 
     def _disconnect(self) -> None:
         if self._forwarder is not None:
@@ -230,16 +252,6 @@ class Flow:
             posted, self._posted = self._posted, {}
         for key, value in posted.items():
             self._forwarder.put_status(key, value)
-
-    def _lost_to_another(self) -> bool:
-        """Tell whether another reader owns the flow; else the cluster only ended a transaction that took too long."""
-        try:
-            owner = read_status(self.cluster).owners.get((self.source, self.sink))
-        except ReplicationError as error:
-            self._log.warning("flow.owner_unknown", reason=str(error))
-            return False
-        # The one before us does not count: we may have been too slow to write our own name over it.
-        return owner not in {self._owner, self._owner_before}
 
     def _fail(self, error: Exception) -> None:
         """Report the reason, drop everything that was remembered, and wait."""

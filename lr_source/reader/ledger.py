@@ -26,7 +26,7 @@ from lr_wire import codec, naming
 from lr_wire.deadletter import dead_letter_headers
 from lr_wire.naming import ClientName, PositionKey, SessionKey, SiteId
 from lr_wire.records import Position
-from lr_wire.v1.control_pb2 import Ownership, SessionStatus
+from lr_wire.v1.control_pb2 import SessionStatus
 
 _log = structlog.get_logger("lr.reader")
 
@@ -66,13 +66,7 @@ class Ledger:
         self._heartbeat_at = time.monotonic()
 
     def open(self, table: StatusTable, clients: Iterable[ClientName]) -> None:
-        """Take over: write who owns the flow now, then negotiate every session that the sink or the settings know."""
-        # At once and by itself: the reader that was fenced looks for this, and making many queues below takes long.
-        self._forwarder.put_status(
-            naming.owner_key(self.source, self.sink),
-            Ownership(owner=self._owner, since_ms=now_ms()).SerializeToString(),
-        )
-        self._forwarder.commit()
+        """Take over: negotiate every session that the sink or the configuration knows."""
         stored: dict[str, dict[int, Position]] = {}
         for key, position in table.positions.items():
             if (key.source, key.sink) == (self.source, self.sink):

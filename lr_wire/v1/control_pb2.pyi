@@ -84,9 +84,11 @@ class UnterminatedTransaction(_message.Message):
     def __init__(self, incarnation: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class Ownership(_message.Message):
-    __slots__ = ("owner", "since_ms")
+    __slots__ = ("owner", "since_ms", "term")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     owner: str
     since_ms: int
-    def __init__(self, owner: _Optional[str] = ..., since_ms: _Optional[int] = ...) -> None: ...
+    term: int
+    def __init__(self, owner: _Optional[str] = ..., since_ms: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
