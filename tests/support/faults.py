@@ -39,6 +39,9 @@ _PR_SET_PDEATHSIG = 1
 # A sink that is up has records and markers in its log long before that.
 _ON_THE_BROKER_S = 5.0
 
+# By then a signal has reached all threads.
+_SIGNAL_S = 0.3
+
 QUICK = Limits(
     transaction_s=0.1,
     transaction_timeout_s=10.0,
@@ -202,6 +205,8 @@ class _Saboteur(Hooks):
             until(self._has_open_transaction, "records of the transaction are on the sink", _ON_THE_BROKER_S)
         structlog.get_logger().warning("fault.fired", step=step, sink=sink, signal=fault.signal.name)
         os.kill(os.getpid(), fault.signal)
+        # A signal to a process need not hit this thread first, which must not take a step further meanwhile.
+        time.sleep(_SIGNAL_S)
 
     def _has_open_transaction(self) -> bool:
         """Whether a receive queue of the sink holds records that nobody can read yet."""
