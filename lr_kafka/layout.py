@@ -39,7 +39,9 @@ def receive_queue(client: naming.ClientName, source: naming.SiteId, partitions: 
 
 def dead_letters(client: naming.ClientName, source: naming.SiteId) -> TopicSpec:
     """Specify the queue of what was given up; one partition keeps it in order, and it is kept until somebody looks."""
-    return TopicSpec(naming.dead_letter_topic(client, source), 1, {"cleanup.policy": "delete", **_KEEP, **_ANY_TIME})
+    # Whatever some broker has taken must fit, with the reason beside it: a dead letter that is refused stops the flow.
+    config = {"cleanup.policy": "delete", "max.message.bytes": str(2**31 - 1), **_KEEP, **_ANY_TIME}
+    return TopicSpec(naming.dead_letter_topic(client, source), 1, config)
 
 
 def status() -> TopicSpec:

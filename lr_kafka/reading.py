@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from lr_kafka import topics
-from lr_kafka.clients import Cluster
+from lr_kafka.clients import Cluster, Record
 from lr_kafka.errors import translate
 from lr_wire.errors import BrokerError
+from lr_wire.records import Header
 
 _BATCH = 1000
 _POLL_S = 0.5
@@ -125,6 +126,19 @@ def place(message: Message) -> tuple[int, int]:
     assert partition is not None
     assert offset is not None
     return partition, offset
+
+
+def headers_of(message: Record) -> list[Header] | None:
+    """
+    Give the headers of a record; None if they cannot be read.
+
+    Kafka lets their names be any bytes. The client library wants UTF-8, and for anything else it raises a SystemError
+    and is left with a broken list: ask once.
+    """
+    try:
+        return message.headers() or []
+    except SystemError:
+        return None
 
 
 def _stuck(cluster: Cluster, topic: str, partition: int, offset: int) -> BrokerError:

@@ -16,6 +16,7 @@ import structlog
 
 from lr_kafka.clients import KafkaError, Record, TopicPartition
 from lr_kafka.errors import OFFSET_GONE, PARTITION_EOF, translate
+from lr_kafka.reading import headers_of
 from lr_source.reader.assembly import CompleteTransaction, PartitionAssembler
 from lr_source.reader.hooks import Hooks
 from lr_source.reader.positions import Frontier
@@ -185,7 +186,9 @@ class Scan:
 
     def _reject(self, message: Record, reason: str, step: ScanStep) -> None:
         """Send what cannot be understood to the sinks that it is tagged for; to the source itself if it tells none."""
-        headers = message.headers() or []
+        headers = headers_of(message)
+        if headers is None:
+            headers, reason = [], f"{reason}; its headers cannot be read either, and are left out"
         tagged = {naming.parse_log_entry_tag(name) for name, _ in headers} & self._sinks()
         value = message.value()
         record = RejectedRecord(message.offset(), message.timestamp()[1], message.key(), value, headers)

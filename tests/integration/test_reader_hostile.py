@@ -15,7 +15,7 @@ from lr_wire.v1.entry_pb2 import RoutingTableEntryMsg, SendHead
 from tests.support import send_queue
 from tests.support.brokers import Site
 from tests.support.reader import clusters, dead_letters, payloads, position, positions, recount, running, wait_for
-from tests.support.send_queue import Writer
+from tests.support.send_queue import Writer, into
 
 Sites = Callable[..., list[Site]]
 
@@ -200,6 +200,24 @@ def test_a_garbled_record_in_the_middle_tears_its_transaction(sites: Sites) -> N
     assert payloads(sink) == [b"after"]
     assert [letter.value for letter in dead_letters(sink, "unknown")] == [b"\xff"]
     assert [letter.value for letter in dead_letters(sink)] == txn.values
+
+
+def test_garbage_as_large_as_a_broker_takes_does_not_stop_the_flow(sites: Sites) -> None:
+    """With the reason beside it, it is larger than what a topic takes by default."""
+    source, sink = clusters(sites, "site-a", "site-b")
+    producer = source.producer(message_max_bytes=2_000_000)
+    garbage = b"\xff" * 1_048_480
+    producer.produce(
+        send_queue.TOPIC, garbage, partition=0, headers=[("lrq_logentry_site-b", b"")], on_delivery=into([])
+    )
+    assert producer.flush(20) == 0
+    with running(source, sink) as reader:
+        Writer(source).send(b"after")
+        reader.forwarded(1)
+
+    [letter] = dead_letters(sink, "unknown")
+    assert letter.value == garbage
+    assert payloads(sink) == [b"after"]
 
 
 def test_an_entry_for_its_own_site_is_not_replicated_to_itself(sites: Sites) -> None:
