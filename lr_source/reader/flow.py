@@ -8,14 +8,14 @@ A flow has a thread of its own, so a sink that is down, slow or far away holds b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from lr_kafka import layout, topics
 from lr_kafka.backoff import Backoff
 from lr_kafka.clients import AdminClient, Cluster
-from lr_kafka.status import StatusTable, read_status
+from lr_kafka.status import StatusTable, glance_at_status, read_status
 from lr_source.reader.forwarder import Forwarder
 from lr_source.reader.hooks import Hooks
 from lr_source.reader.ledger import Ledger, now_ms
@@ -69,6 +69,8 @@ class Flow:
         self._owner = owner
         self._clients = set(clients)
         self._backoff = Backoff(limits.backoff_initial_s, limits.backoff_max_s)
+        # 0 while it works.
+        self._blocked_since_ms = 0
         self._log = _log.bind(flow=f"{self.source}->{self.sink}")
         self._stop = threading.Event()
         self._posted: dict[str, bytes] = {}
@@ -109,8 +111,10 @@ class Flow:
         while not self._stop.is_set():
             try:
                 if self._term:
-                    # Before we fence in turn: whatever failed, another reader may have taken over meanwhile.
-                    self._require_ours(read_status(self.cluster))
+                    # Before we fence in turn: whatever failed, another reader may have taken over meanwhile. A glance,
+                    # because the transaction that we have left open keeps the end of the table from being read, and
+                    # only fencing ends it. Whoever took over has fenced us, so what it wrote can be read.
+                    self._require_ours(glance_at_status(self.cluster))
                 self._serve(self._connect())
             except _TakenOver as error:
                 self._log.warning("flow.taken_over", reason=str(error))
@@ -228,15 +232,17 @@ class Flow:
     def _commit_if_due(self, ledger: Ledger, heartbeat: Timer, *, idle: bool) -> None:
         assert self._forwarder is not None
         if heartbeat.due():
-            self._put_posted()
+            posted = self._put_posted()
             ledger.prepare(self._wanted_clients())
             ledger.heartbeat()
+            self._forget_posted(posted)
         elif self._forwarder.full or (idle and self._forwarder.open):
             ledger.commit()
         else:
             return
         # Not before this: a sink that can be connected to but takes no entries must not be tried ever so quickly.
         self._backoff.reset()
+        self._blocked_since_ms = 0
 
     def _commit_if_open(self, ledger: Ledger) -> None:
         if self._forwarder is not None and self._forwarder.open:
@@ -246,12 +252,20 @@ class Flow:
         with self._posted_lock:
             return set() if self.sink == self.source else set(self._clients)
 
-    def _put_posted(self) -> None:
+    def _put_posted(self) -> dict[str, bytes]:
+        """Add what was posted to the open transaction; it is kept until that is committed."""
         assert self._forwarder is not None
         with self._posted_lock:
-            posted, self._posted = self._posted, {}
+            posted = dict(self._posted)
         for key, value in posted.items():
             self._forwarder.put_status(key, value)
+        return posted
+
+    def _forget_posted(self, posted: Mapping[str, bytes]) -> None:
+        with self._posted_lock:
+            for key, value in posted.items():
+                if self._posted.get(key) is value:
+                    del self._posted[key]
 
     def _fail(self, error: Exception) -> None:
         """Report the reason, drop everything that was remembered, and wait."""
@@ -259,10 +273,14 @@ class Flow:
         self._log.warning(
             "flow.blocked", reason=str(error), retry_in_s=round(delay_s, 1), failures=self._backoff.failures
         )
-        sessions = set(self._ledger.sessions) if self._ledger else set()
+        if self._ledger is not None:
+            # Sessions that only the log has told of are to be shown at each further failure as well.
+            self.add_clients(self._ledger.sessions)
         now = now_ms()
-        for client in sessions | self._wanted_clients():
-            session = Session(SessionKey(self.source, self.sink, client), {}, State.BLOCKED, str(error), now)
+        self._blocked_since_ms = self._blocked_since_ms or now
+        for client in self._wanted_clients():
+            key = SessionKey(self.source, self.sink, client)
+            session = Session(key, {}, State.BLOCKED, str(error), self._blocked_since_ms)
             self._report(naming.session_key(session.key), session.status(self._owner, now, 0.0))
             self._hooks.state_changed(session.key, State.Name(State.BLOCKED), str(error))
         self._disconnect()

@@ -243,8 +243,28 @@ def assert_backs_off(reader: RunningReader, flow: str) -> None:
         assert longest / 2 - 0.1 <= event["retry_in_s"] <= longest + 0.1
 
 
+class Refusal:
+    """Rules under which a site does not let us write to something."""
+
+    def __init__(self, site: Cluster, kind: ResourceType, name: str) -> None:
+        self._admin = site.admin()
+        us = (kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+        # Once there is any rule for something, only what a rule allows is allowed.
+        self._rest = AclBinding(*us, AclOperation.ALL, AclPermissionType.ALLOW)
+        self._refusal = AclBinding(*us, AclOperation.WRITE, AclPermissionType.DENY)
+        self._filter = AclBindingFilter(*us, AclOperation.WRITE, AclPermissionType.DENY)
+
+    def begin(self) -> None:
+        for made in self._admin.create_acls([self._rest, self._refusal]).values():
+            made.result(10)
+
+    def end(self) -> None:
+        for deleted in self._admin.delete_acls([self._filter]).values():
+            assert deleted.result(10)
+
+
 @pytest.mark.parametrize(
-    "kind, name, refusal",
+    "kind, name, reason",
     [
         pytest.param(
             ResourceType.TRANSACTIONAL_ID,
@@ -258,31 +278,54 @@ def assert_backs_off(reader: RunningReader, flow: str) -> None:
     ],
 )
 def test_a_sink_that_does_not_let_us_write_is_reported_and_backed_off_from(
-    sites: Sites, refusing_site: Cluster, kind: ResourceType, name: str, refusal: str
+    sites: Sites, refusing_site: Cluster, kind: ResourceType, name: str, reason: str
 ) -> None:
     """Blocked, with Kafka's reason, and ever more rarely tried; once it lets us, everything arrives."""
     source, b = clusters(sites, "site-a", "site-b")
     c = refusing_site
     writer = Writer(source)
-    us = (kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
-    # Once there is any rule for something, only what a rule allows is allowed.
-    rules = [(AclOperation.ALL, AclPermissionType.ALLOW), (AclOperation.WRITE, AclPermissionType.DENY)]
-    admin = c.admin()
-    for made in admin.create_acls([AclBinding(*us, *rule) for rule in rules]).values():
-        made.result(10)
+    refusal = Refusal(c, kind, name)
+    refusal.begin()
     limits = replace(QUICK, backoff_initial_s=0.2, backoff_max_s=1.0)
     with running(source, b, c, clients=["policy"], limits=limits) as reader:
         for number in range(3):
             writer.send(b"%d" % number, to=["site-b", "site-c"])
         reader.forwarded(3, "site-b")
         assert_backs_off(reader, "site-a->site-c")
-        assert refusal in shown(source, "site-c", State.BLOCKED).reason
-        for deleted in admin.delete_acls([AclBindingFilter(*us, *rules[1])]).values():
-            assert deleted.result(10)
+        assert reason in shown(source, "site-c", State.BLOCKED).reason
+        refusal.end()
         reader.forwarded(3, "site-c")
         served_again(source, c)
 
     assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_a_session_that_only_the_log_has_told_of_is_shown_as_long_as_it_is_blocked(
+    sites: Sites, refusing_site: Cluster
+) -> None:
+    """Each attempt tells of it anew, and since when."""
+    source, c = clusters(sites, "site-a")[0], refusing_site
+    writer = Writer(source)
+    refusal = Refusal(c, ResourceType.TRANSACTIONAL_ID, "LR_forward_site-a_site-c")
+    with running(source, c) as reader:
+        writer.send(b"1", to=["site-c"])
+        reader.forwarded(1, "site-c")
+        refusal.begin()
+        blocked = shown(source, "site-c", State.BLOCKED)
+        again = wait_for(
+            lambda: (
+                found if (found := shown(source, "site-c", State.BLOCKED)).heartbeat_ms > blocked.heartbeat_ms else None
+            ),
+            "it is told of again",
+        )
+        assert again.changed_ms == blocked.changed_ms
+        assert again.heartbeat_ms > again.changed_ms
+        writer.send(b"2", to=["site-c"])
+        refusal.end()
+        reader.forwarded(2, "site-c")
+        served_again(source, c)
+
+    assert payloads(c) == [b"1", b"2"]
 
 
 @pytest.fixture
