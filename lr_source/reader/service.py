@@ -82,11 +82,16 @@ class ReaderService:
             if settings.source != old.source or settings.sites[settings.source] != old.sites[old.source]:
                 raise ConfigError("the source and how to reach it cannot change in a running reader", hint="restart it")
             self._settings = settings
-            for site, flow in list(self._flows.items()):
-                if settings.limits != old.limits or settings.sites.get(site) != old.sites.get(site):
-                    flow.stop()
-                    flow.join(settings.limits.drain_s)
-                    del self._flows[site]
+            leaving = [
+                self._flows.pop(site)
+                for site in list(self._flows)
+                if settings.limits != old.limits or settings.sites.get(site) != old.sites.get(site)
+            ]
+            deadline = time.monotonic() + settings.limits.drain_s
+            for flow in leaving:
+                flow.stop()
+            for flow in leaving:
+                flow.join(max(0.0, deadline - time.monotonic()))
             for site in settings.sites:
                 if site not in self._flows:
                     self._add_flow(site)
