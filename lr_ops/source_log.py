@@ -87,10 +87,10 @@ class LogReading:
             self.first_ms.setdefault(partition, message.timestamp()[1])
             assembler = assemblers[partition]
             try:
-                record = codec.decode_send(message.value())
+                record = codec.decode_send(message.value(), self._cluster.site)
             except WireError:
                 # It is nobody's: the reader puts it into a dead letter.
-                complete = assembler.advance(offset + 1)
+                complete = assembler.unreadable(offset)
             else:
                 record.timestamp_ms = message.timestamp()[1]
                 # All that can be read before the cut was decided when the cut was made.

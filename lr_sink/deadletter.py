@@ -17,6 +17,7 @@ from lr_kafka.coordinator import CoordinatorWatch
 from lr_kafka.errors import kafka_errors, translate
 from lr_kafka.groups import Committed
 from lr_kafka.member import GroupMember, TopicPart
+from lr_kafka.reading import headers_of
 from lr_wire import naming
 from lr_wire.deadletter import dead_letter_headers
 from lr_wire.errors import BrokerError, ReplicationError
@@ -145,7 +146,7 @@ class DeadLetters:
 
         headers: KafkaHeaders = [
             *dead_letter_headers(
-                reason, record.topic(), record.partition(), record.offset(), self._now_ms(), record.headers()
+                reason, record.topic(), record.partition(), record.offset(), self._now_ms(), headers_of(record)
             )
         ]
         deadline = time.monotonic() + self._timeout_s

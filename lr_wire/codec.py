@@ -53,6 +53,7 @@ def encode_body(
         source_time_ms=source_time_ms,
         key=key,
         headers=[entry_pb2.EntryHeader(name=name, value=value) for name, value in headers],
+        whole=True,
     )
     if indexes[-1] - indexes[0] != len(indexes) - 1:
         message.indexes.extend(indexes)
@@ -70,8 +71,12 @@ def encode_send(destinations: bytes, client: ClientName, record: int, last: bool
     return destinations + message.SerializeToString() + body
 
 
-def decode_send(value: bytes | None) -> SendRecord:
-    """Decode a send record as far as routing needs it; raise WireError with the reason if it cannot be understood."""
+def decode_send(value: bytes | None, source: SiteId | None = None) -> SendRecord:
+    """
+    Decode a send record as far as routing needs it; raise WireError with the reason if it cannot be understood.
+
+    `source` is the site whose queue it stands in, if that is known: no record is for the site that it comes from.
+    """
     if value is None:
         raise WireError("the record has no value")
     message = _parse(value)
@@ -91,6 +96,10 @@ def decode_send(value: bytes | None) -> SendRecord:
         raise WireError("the destinations do not stand at the beginning of the record")
     if message.HasField("receive"):
         raise WireError("the record has a place in a receive queue already")
+    if not message.whole:
+        raise WireError("the record is cut off: its end is missing")
+    if source in destinations:
+        raise WireError(f"the record is addressed to {source}, the site it comes from")
     return SendRecord(
         client, TxnId(incarnation, message.first_sequence), destinations, record, last, payloads, value, offset
     )
@@ -127,6 +136,8 @@ def decode_receive(value: bytes | None) -> ReceiveRecord:
         raise WireError("the record does not begin with its place in the transaction")
     head = message.receive
     entries = _entries(message)
+    if not message.whole:
+        raise WireError("the record is cut off: its end is missing")
     if head.record >= head.records:
         raise WireError(f"the record says it is number {head.record} of {head.records}")
     txn = TxnId(message.incarnation, message.first_sequence)
@@ -191,7 +202,7 @@ def _parse(value: bytes) -> entry_pb2.RoutingTableEntryMsg:
 
 # Most transactions are one record, and then all that stands before the body repeats: the same few lists of destinations
 # and clients. Remembering what was checked keeps the work per record flat.
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _decode_before_body(fragment: bytes) -> tuple[ClientName, tuple[SiteId, ...], int, bool]:
     """Decode what stands before a body: client, destinations, number of the record, whether it is the last one."""
     try:
@@ -205,7 +216,7 @@ def _decode_before_body(fragment: bytes) -> tuple[ClientName, tuple[SiteId, ...]
     return _decode_client(head.client), _decode_destinations(fragment[:seam]), head.record, head.last
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _decode_destinations(fragment: bytes) -> tuple[SiteId, ...]:
     message = _parse(fragment)
     destinations = tuple(message.destinations)

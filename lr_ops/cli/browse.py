@@ -13,8 +13,9 @@ from rich.text import Text
 
 from lr_kafka import topics
 from lr_kafka.clients import AdminClient, Cluster, Message
+from lr_kafka.clients import Record as KafkaRecord
 from lr_kafka.reading import follow as follow_topic
-from lr_kafka.reading import place, read_range
+from lr_kafka.reading import headers_of, place, read_range
 from lr_ops.cli.common import AsJson, ConfigFile, load_settings, output, print_json
 from lr_ops.queue_rows import Filter, Record, Row, kind_of, preview, rows
 from lr_source.reader.settings import ReaderSettings
@@ -137,8 +138,7 @@ def _messages(
 
 def _record(message: Message) -> Record:
     partition, offset = place(message)
-    raw = cast("list[tuple[str, bytes | str | None]]", message.headers() or [])
-    headers = [(name, _bytes(value)) for name, value in raw]
+    headers = headers_of(cast("KafkaRecord", message)) or []
     return Record(partition, offset, message.timestamp()[1], _bytes(message.key()), _bytes(message.value()), headers)
 
 

@@ -17,6 +17,7 @@ from lr_ops.verify.sink import SinkReading, read_sink
 from lr_source.reader.settings import ReaderSettings
 from lr_wire.errors import BrokerError, ReplicationError
 from lr_wire.naming import SEND_LOG_ENTRIES, SessionKey, SiteId
+from lr_wire.v1.control_pb2 import SessionStatus
 
 # A cluster looks every 10 s for transactions whose process has vanished and whose time is over.
 _PATIENCE_S = 15.0
@@ -127,6 +128,14 @@ def _not_comparable(session: SessionKey, reading: SinkReading, cut: LogCut) -> s
                 "its position belongs to another send queue (re-created, or another cluster): "
                 "there is nothing to compare it with"
             )
+        if position and position.resume_from < cut.starts[partition]:
+            return (
+                f"partition {partition} of the log begins at offset {cut.starts[partition]}, the session must read on "
+                f"from {position.resume_from}: what lay between left the log before it was forwarded"
+            )
+    status = reading.table.sessions.get(session)
+    if status is not None and status.state == SessionStatus.NEEDS_SNAPSHOT:
+        return f"it needs a snapshot: {status.reason}"
     return ""
 
 

@@ -42,6 +42,8 @@ class _OpenTransaction:
     transaction: CompleteTransaction
     # Everything of it lies below this offset.
     bound: int
+    # A record that could not be understood lies behind its first one: it may have been one of its own.
+    suspect: bool = False
 
 
 class PartitionAssembler:
@@ -101,6 +103,17 @@ class PartitionAssembler:
             complete.append(transaction)
         return complete
 
+    def unreadable(self, offset: int) -> Sequence[CompleteTransaction]:
+        """
+        Pass a record that cannot be understood; give out what is complete now.
+
+        It may be a record of any open transaction. One in the middle leaves a gap in the numbers. The last one leaves
+        nothing: a transaction that then ends without a last record is not known to be whole, and counts as torn.
+        """
+        for found in self._open.values():
+            found.suspect = True
+        return self.advance(offset + 1)
+
     def advance(self, passed: int) -> Sequence[CompleteTransaction]:
         """Note that there is nothing more before `passed`; give out what is complete now."""
         if passed <= self.passed:
@@ -117,6 +130,7 @@ class PartitionAssembler:
             transaction = oldest.transaction
             transaction.completed_at = self.passed - 1
             transaction.terminated = False
+            transaction.torn = transaction.torn or oldest.suspect
             complete.append(transaction)
             del self._open[transaction.txn]
         return complete

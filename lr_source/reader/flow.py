@@ -19,7 +19,7 @@ from lr_kafka.status import StatusTable, glance_at_status, read_status
 from lr_source.reader.forwarder import Forwarder
 from lr_source.reader.hooks import Hooks
 from lr_source.reader.ledger import Ledger, now_ms
-from lr_source.reader.scan import Scan
+from lr_source.reader.scan import UNKNOWN_RECORD_BYTES, Scan
 from lr_source.reader.session import Session, State
 from lr_source.reader.settings import Limits
 from lr_source.reader.sharing import Feed, OpenScan, SharedScan
@@ -30,9 +30,6 @@ from lr_wire.naming import ClientName, SessionKey, SiteId
 from lr_wire.v1.control_pb2 import Ownership
 
 _log = structlog.get_logger("lr.reader")
-
-# A sink's own scan joins the shared one when it is this near, so that its feed need not hold much meanwhile.
-_JOIN_RECORDS = 10_000
 
 _OWN_STEP_S = 0.2
 
@@ -71,6 +68,8 @@ class Flow:
         self._backoff = Backoff(limits.backoff_initial_s, limits.backoff_max_s)
         # 0 while it works.
         self._blocked_since_ms = 0
+        # Smaller after each failure: a slow sink may take a part of what it could not take at once before its time-out.
+        self._transaction_bytes = limits.transaction_bytes
         self._log = _log.bind(flow=f"{self.source}->{self.sink}")
         self._stop = threading.Event()
         self._posted: dict[str, bytes] = {}
@@ -134,7 +133,7 @@ class Flow:
         spec = layout.status()
         topics.create(self._admin, spec.name, spec.partitions, spec.config)
         # 1. From here on nobody else can write, so the position cannot move behind our back.
-        self._forwarder = Forwarder(self.source, self.cluster, self._limits, self._hooks)
+        self._forwarder = Forwarder(self.source, self.cluster, self._limits, self._hooks, self._transaction_bytes)
         # 2. What is on the sink.
         table = read_status(self.cluster)
         self._require_ours(table)
@@ -196,7 +195,7 @@ class Flow:
         try:
             while not self._stop.is_set():
                 passed = own.passed if own else starts
-                if point is None and self._shared.behind(passed) <= _JOIN_RECORDS:
+                if point is None and self._is_near(passed, own):
                     point = self._shared.attach(feed, ledger.topic_id, ledger.starts())
                     self.tried.set()
                 if point is not None and point.reached_by(
@@ -206,7 +205,7 @@ class Flow:
                     self._log.info("flow.joined", with_own_scan=own is not None)
                     return True
                 if own is None:
-                    own = self._open_scan(ledger.topic_id, starts)
+                    own = self._open_scan(ledger.topic_id, starts, self.sink)
                 ledger.forward(own.step(_OWN_STEP_S).chunk(self.sink))
                 self._commit_if_due(ledger, heartbeat, idle=False)
             self._commit_if_open(ledger)
@@ -215,6 +214,11 @@ class Flow:
             # No commit here: after an exception a part of a chunk may be in the open transaction, without its position.
             if own is not None:
                 own.close()
+
+    def _is_near(self, passed: Mapping[int, int], own: Scan | None) -> bool:
+        """Tell whether what lies between us and the shared scan fits well into a feed."""
+        record_bytes = own.record_bytes if own else UNKNOWN_RECORD_BYTES
+        return self._shared.behind(passed) * record_bytes <= self._limits.buffer_bytes / 2
 
     def _follow(self, ledger: Ledger, feed: Feed) -> None:
         """Forward what the shared scan brings, until the feed ends or a stop is asked for and the feed is empty."""
@@ -270,6 +274,8 @@ class Flow:
     def _fail(self, error: Exception) -> None:
         """Report the reason, drop everything that was remembered, and wait."""
         delay_s = self._backoff.next_s()
+        if self._forwarder is not None:
+            self._transaction_bytes = max(1, self._forwarder.transaction_bytes // 2)
         self._log.warning(
             "flow.blocked", reason=str(error), retry_in_s=round(delay_s, 1), failures=self._backoff.failures
         )

@@ -28,13 +28,22 @@ from lr_wire.naming import SiteId
 _MESSAGE_MAX_BYTES = 512 * 1024 * 1024
 _FULL_QUEUE_POLL_S = 0.05
 _METADATA_POLL_S = 0.05
+_FLUSH_STEP_S = 0.5
 
 
 class Forwarder:
     """The one transactional producer of source->sink."""
 
-    def __init__(self, source: SiteId, cluster: Cluster, limits: Limits, hooks: Hooks) -> None:
-        """Fence: when this returns, no earlier producer of source->sink can write any more."""
+    def __init__(
+        self, source: SiteId, cluster: Cluster, limits: Limits, hooks: Hooks, transaction_bytes: int | None = None
+    ) -> None:
+        """
+        Fence: when this returns, no earlier producer of source->sink can write any more.
+
+        `transaction_bytes` is the limit to begin with, if it is to be lower than that of `limits`: after a transaction
+        that could not be committed in time, a smaller one may be. It grows with each success.
+        """
+        self.transaction_bytes = transaction_bytes or limits.transaction_bytes
         self._sink = cluster.site
         self._limits = limits
         self._hooks = hooks
@@ -53,7 +62,7 @@ class Forwarder:
                 message_max_bytes=_MESSAGE_MAX_BYTES,
                 # Room for a whole transaction: the limit on it is ours, not the local queue's.
                 queue_buffering_max_messages=max(100_000, 2 * limits.transaction_records),
-                queue_buffering_max_kbytes=2 * 1024 * 1024 - 1,
+                queue_buffering_max_kbytes=min(2 * 1024 * 1024 - 1, max(65_536, 2 * limits.transaction_bytes // 1024)),
                 linger_ms=5,
                 batch_size=1024 * 1024,
                 batch_num_messages=10_000,
@@ -69,7 +78,7 @@ class Forwarder:
         limits = self._limits
         return self.open and (
             self._records >= limits.transaction_records
-            or self._bytes >= limits.transaction_bytes
+            or self._bytes >= self.transaction_bytes
             or time.monotonic() - self._began >= limits.transaction_s
         )
 
@@ -122,11 +131,35 @@ class Forwarder:
         """Commit. After any error the result is not known, and this producer must neither commit again nor abort."""
         if self._carries_entries:
             self._hooks.step(self._sink, Step.BEFORE_COMMIT)
+        self._flush()
         with kafka_errors(f"commit on {self._sink}"):
             self._producer.commit_transaction(self._limits.request_timeout_s)
         if self._carries_entries:
             self._hooks.step(self._sink, Step.AFTER_COMMIT)
         self.open = False
+        if self._carries_entries:
+            self.transaction_bytes = min(
+                self._limits.transaction_bytes, self.transaction_bytes + self.transaction_bytes // 8 + 1
+            )
+
+    def _flush(self) -> None:
+        """
+        Wait until all records have arrived, for as long as they keep arriving: a slow sink is not a dead one.
+
+        The time-out of a commit is for the commit alone then, and not for what a slow connection has still to carry.
+        """
+        waiting, deadline = len(self._producer), time.monotonic() + self._limits.request_timeout_s
+        while waiting:
+            with kafka_errors(f"write to {self._sink}"):
+                left = self._producer.flush(_FLUSH_STEP_S)
+            if left < waiting:
+                waiting, deadline = left, time.monotonic() + self._limits.request_timeout_s
+            elif time.monotonic() >= deadline:
+                raise BrokerError(
+                    f"{self._sink} has taken no record for {self._limits.request_timeout_s} s, {left} are waiting",
+                    hint="is it slow or away? The transaction is given up and begun again, smaller",
+                    retriable=True,
+                )
 
     def discard(self) -> None:
         """Throw the producer away without waiting for anything; an open transaction is ended by whoever comes next."""

@@ -75,9 +75,12 @@ class RejectedRecord:
     headers: list[Header]
 
 
-def route(partition: int, transaction: CompleteTransaction) -> Mapping[SiteId, Delivery]:
-    """Give each destination of a whole transaction what it gets."""
+def route(partition: int, transaction: CompleteTransaction, only: SiteId | None = None) -> Mapping[SiteId, Delivery]:
+    """Give each destination of a whole transaction what it gets; `only` one of them, if the others do not matter."""
     records = transaction.records
+    if only is not None:
+        records = [record for record in records if only in record.destinations]
+        return {only: _delivery(partition, transaction, records)} if records else {}
     if len(records) == 1:
         return dict.fromkeys(records[0].destinations, _delivery(partition, transaction, records))
     numbers: dict[SiteId, list[int]] = {}

@@ -33,6 +33,12 @@ _log = structlog.get_logger("lr.reader")
 _STEP_RECORDS = 4000
 _STEP_BYTES = 4 * 1024 * 1024
 
+# The size of a record until some were seen: the largest that clients pack by default.
+UNKNOWN_RECORD_BYTES = 64 * 1024.0
+
+# What Python needs for a record that waits, besides its bytes (measured).
+_DELIVERY_BYTES = 500
+
 # librdkafka's own read-ahead for the whole scan.
 _PREFETCH_KBYTES = 64 * 1024
 
@@ -82,20 +88,26 @@ class Scan:
         sinks: Callable[[], frozenset[SiteId]],
         metadata_s: float,
         hooks: Hooks,
+        only: SiteId | None = None,
     ) -> None:
-        """Begin at the given offsets; partitions that are not named are found and read from their beginning."""
+        """
+        Begin at the given offsets; partitions that are not named are found and read from their beginning.
+
+        `only` is the one sink that wants something of this scan; without it, all destinations get theirs.
+        """
         self._queue = queue
         self._topic_id = topic_id
         self._sinks = sinks
         self._hooks = hooks
         self._metadata = Timer(metadata_s)
-        self._record_bytes = 1024.0
+        self._only = only
+        self.record_bytes = UNKNOWN_RECORD_BYTES
         self.assemblers: dict[int, PartitionAssembler] = {}
         self._high_watermarks: dict[int, Callable[[], int]] = {}
         self._consumer = queue.cluster.consumer(queued_max_messages_kbytes=_PREFETCH_KBYTES, fetch_wait_max_ms=500)
         self._add(starts)
         try:
-            self._follow_metadata()
+            self._add_partitions(queue.check(topic_id))
         except ReplicationError:
             self.close()
             raise
@@ -129,8 +141,10 @@ class Scan:
         if first is None:
             return step
         # `consume` waits for all it was asked for, so it is only asked for what is there already.
-        wanted = max(1, min(_STEP_RECORDS, int(_STEP_BYTES / self._record_bytes)))
+        wanted = max(1, min(_STEP_RECORDS, int(_STEP_BYTES / self.record_bytes)))
         messages = cast("list[Record]", [first, *self._consumer.consume(wanted, 0)])
+        for look in self._high_watermarks.values():
+            look()
         read = 0
         home = self._queue.cluster.site
         for message in messages:
@@ -143,12 +157,10 @@ class Scan:
             read += len(value) if value else 0
             assembler = self.assemblers[partition]
             try:
-                record = codec.decode_send(value)
-                if home in record.destinations:
-                    raise WireError(f"the record is addressed to {home}, the site it comes from")
+                record = codec.decode_send(value, home)
             except WireError as problem:
                 self._reject(message, str(problem), step)
-                complete = assembler.advance(message.offset() + 1)
+                complete = assembler.unreadable(message.offset())
             else:
                 record.timestamp_ms = message.timestamp()[1]
                 complete = assembler.add(message.offset(), record, self._high_watermarks[partition])
@@ -158,7 +170,9 @@ class Scan:
         for partition in step.frontier:
             assembler = self.assemblers[partition]
             step.frontier[partition] = Frontier(assembler.resume_from, assembler.passed)
-        self._record_bytes += (read / len(messages) - self._record_bytes) / 8
+        if read:
+            # Steps that bring nothing but events tell nothing about records.
+            self.record_bytes += (read / len(messages) - self.record_bytes) / 8
         self._hooks.fetched(read)
         return step
 
@@ -177,12 +191,12 @@ class Scan:
             for sink, reject in reject_torn(partition, transaction).items():
                 chunks.setdefault(sink, Chunk()).add_reject(reject)
             return
-        for sink, delivery in route(partition, transaction).items():
+        for sink, delivery in route(partition, transaction, self._only).items():
             chunk = chunks.get(sink)
             if chunk is None:
                 chunk = chunks[sink] = Chunk()
             chunk.deliveries.append(delivery)
-            chunk.size += delivery.size
+            chunk.size += delivery.size + _DELIVERY_BYTES * len(delivery.records)
 
     def _reject(self, message: Record, reason: str, step: ScanStep) -> None:
         """Send what cannot be understood to the sinks that it is tagged for; to the source itself if it tells none."""
@@ -216,6 +230,8 @@ class Scan:
         if not problem.retriable:
             raise problem
         _log.warning("source.unreachable", site=self._queue.cluster.site, reason=str(problem))
+        # Whatever happened to the source, the topic may be another one now.
+        self._metadata.hasten()
 
     def _follow_metadata(self) -> None:
         """Notice new partitions, and a topic that is another one than before."""
@@ -225,7 +241,10 @@ class Scan:
             if not error.retriable:
                 raise
             _log.warning("source.unreachable", site=self._queue.cluster.site, reason=str(error))
-            return
+        else:
+            self._add_partitions(partitions)
+
+    def _add_partitions(self, partitions: int) -> None:
         new = sorted(set(range(partitions)) - set(self.assemblers))
         if new:
             _log.info("source.partitions_added", partitions=new)
@@ -239,10 +258,14 @@ class Scan:
 
     def _high_watermark(self, partition: int) -> Callable[[], int]:
         where = TopicPartition(self._queue.topic, partition)
+        highest = 0
 
         def cached() -> int:
-            # Of the newest fetch, so at least that of the fetch which brought the record in hand.
-            return self._consumer.get_watermark_offsets(where, cached=True)[1]
+            # Of the newest fetch, so at least that of the fetch which brought the record in hand. A new leader's may
+            # lag behind the old one's for a moment: hence the highest that was ever seen, and a look at every step.
+            nonlocal highest
+            highest = max(highest, self._consumer.get_watermark_offsets(where, cached=True)[1])
+            return highest
 
         return cached
 

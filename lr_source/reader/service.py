@@ -116,7 +116,7 @@ class ReaderService:
         self._flows[site] = flow
         flow.start()
 
-    def _open_scan(self, topic_id: str, starts: Mapping[int, int]) -> Scan:
+    def _open_scan(self, topic_id: str, starts: Mapping[int, int], only: SiteId | None) -> Scan:
         return Scan(
             self._queue,
             topic_id,
@@ -124,6 +124,7 @@ class ReaderService:
             lambda: self._settings.sinks,
             self._settings.limits.metadata_s,
             self._hooks,
+            only,
         )
 
     def _scan(self) -> None:
@@ -165,6 +166,7 @@ class ReaderService:
         flow = self._flows.get(sink)
         if flow is not None:
             flow.add_clients(clients)
+        if sink in self._settings.sites:
             return
         for client in clients:
             if (sink, client) not in self._reported:

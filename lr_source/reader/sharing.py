@@ -28,8 +28,8 @@ _log = structlog.get_logger("lr.reader")
 
 _STEP_S = 0.5
 
-OpenScan = Callable[[str, Mapping[int, int]], Scan]
-"""Opens a scan of the topic with this id, beginning at these offsets."""
+OpenScan = Callable[[str, Mapping[int, int], SiteId | None], Scan]
+"""Opens a scan of the topic with this id, beginning at these offsets, for all sinks or for one."""
 
 
 class Feed:
@@ -181,7 +181,7 @@ class SharedScan:
             scan, topic_id = self._scan, self._topic_id
         try:
             if scan is None:
-                scan = self._open_scan(topic_id, starts)
+                scan = self._open_scan(topic_id, starts, None)
                 with self._lock:
                     # Who attached meanwhile was promised a scan that begins no later than it needs.
                     late = any(offset < starts.get(partition, 0) for partition, offset in self._starts.items())

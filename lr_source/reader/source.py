@@ -68,6 +68,10 @@ class Timer:
         self._next = now + self._interval_s
         return True
 
+    def hasten(self) -> None:
+        """Be due now."""
+        self._next = 0.0
+
     def left_s(self) -> float:
         """Seconds until it is due."""
         return max(0.0, self._next - time.monotonic())

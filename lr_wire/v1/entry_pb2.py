@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16lr_wire/v1/entry.proto\x12\nlr_wire.v1\"\xec\x02\n\x14RoutingTableEntryMsg\x12\x14\n\x0c\x64\x65stinations\x18\x01 \x03(\t\x12)\n\x04type\x18\x02 \x01(\x0e\x32\x1b.lr_wire.v1.ReplicationType\x12\x16\n\x0eopaque_payload\x18\x03 \x03(\x0c\x12\"\n\x04send\x18\x04 \x01(\x0b\x32\x14.lr_wire.v1.SendHead\x12(\n\x07receive\x18\x05 \x01(\x0b\x32\x17.lr_wire.v1.ReceiveHead\x12\x13\n\x0bincarnation\x18\x06 \x01(\x0c\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x08 \x01(\r\x12\x0f\n\x07indexes\x18\t \x03(\r\x12\x16\n\x0esource_time_ms\x18\n \x01(\x03\x12\x10\n\x03key\x18\x0b \x01(\x0cH\x00\x88\x01\x01\x12(\n\x07headers\x18\x0c \x03(\x0b\x32\x17.lr_wire.v1.EntryHeaderB\x06\n\x04_key\"h\n\x08SendHead\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x19\n\x11\x64\x65stinations_size\x18\x04 \x01(\x07\x12\x13\n\x0b\x62ody_offset\x18\x05 \x01(\x07\"U\n\x0bReceiveHead\x12\x0e\n\x06record\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\r\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\r\x12\x14\n\x0c\x63ompleted_at\x18\x04 \x01(\x10\"9\n\x0b\x45ntryHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value*\\\n\x0fReplicationType\x12\x08\n\x04NONE\x10\x00\x12\x12\n\x0eLOG_ENTRY_SYNC\x10\x01\x12\x11\n\rSNAPSHOT_SYNC\x10\x02\x12\x18\n\x14LAST_FULL_SYNC_ENTRY\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16lr_wire/v1/entry.proto\x12\nlr_wire.v1\"\xfb\x02\n\x14RoutingTableEntryMsg\x12\x14\n\x0c\x64\x65stinations\x18\x01 \x03(\t\x12)\n\x04type\x18\x02 \x01(\x0e\x32\x1b.lr_wire.v1.ReplicationType\x12\x16\n\x0eopaque_payload\x18\x03 \x03(\x0c\x12\"\n\x04send\x18\x04 \x01(\x0b\x32\x14.lr_wire.v1.SendHead\x12(\n\x07receive\x18\x05 \x01(\x0b\x32\x17.lr_wire.v1.ReceiveHead\x12\x13\n\x0bincarnation\x18\x06 \x01(\x0c\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x08 \x01(\r\x12\x0f\n\x07indexes\x18\t \x03(\r\x12\x16\n\x0esource_time_ms\x18\n \x01(\x03\x12\x10\n\x03key\x18\x0b \x01(\x0cH\x00\x88\x01\x01\x12(\n\x07headers\x18\x0c \x03(\x0b\x32\x17.lr_wire.v1.EntryHeader\x12\r\n\x05whole\x18\x0f \x01(\x08\x42\x06\n\x04_key\"h\n\x08SendHead\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x19\n\x11\x64\x65stinations_size\x18\x04 \x01(\x07\x12\x13\n\x0b\x62ody_offset\x18\x05 \x01(\x07\"U\n\x0bReceiveHead\x12\x0e\n\x06record\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\r\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\r\x12\x14\n\x0c\x63ompleted_at\x18\x04 \x01(\x10\"9\n\x0b\x45ntryHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value*\\\n\x0fReplicationType\x12\x08\n\x04NONE\x10\x00\x12\x12\n\x0eLOG_ENTRY_SYNC\x10\x01\x12\x11\n\rSNAPSHOT_SYNC\x10\x02\x12\x18\n\x14LAST_FULL_SYNC_ENTRY\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lr_wire.v1.entry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICATIONTYPE']._serialized_start=657
-  _globals['_REPLICATIONTYPE']._serialized_end=749
+  _globals['_REPLICATIONTYPE']._serialized_start=672
+  _globals['_REPLICATIONTYPE']._serialized_end=764
   _globals['_ROUTINGTABLEENTRYMSG']._serialized_start=39
-  _globals['_ROUTINGTABLEENTRYMSG']._serialized_end=403
-  _globals['_SENDHEAD']._serialized_start=405
-  _globals['_SENDHEAD']._serialized_end=509
-  _globals['_RECEIVEHEAD']._serialized_start=511
-  _globals['_RECEIVEHEAD']._serialized_end=596
-  _globals['_ENTRYHEADER']._serialized_start=598
-  _globals['_ENTRYHEADER']._serialized_end=655
+  _globals['_ROUTINGTABLEENTRYMSG']._serialized_end=418
+  _globals['_SENDHEAD']._serialized_start=420
+  _globals['_SENDHEAD']._serialized_end=524
+  _globals['_RECEIVEHEAD']._serialized_start=526
+  _globals['_RECEIVEHEAD']._serialized_end=611
+  _globals['_ENTRYHEADER']._serialized_start=613
+  _globals['_ENTRYHEADER']._serialized_end=670
 # @@protoc_insertion_point(module_scope)

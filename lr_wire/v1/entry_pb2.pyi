@@ -19,7 +19,7 @@ SNAPSHOT_SYNC: ReplicationType
 LAST_FULL_SYNC_ENTRY: ReplicationType
 
 class RoutingTableEntryMsg(_message.Message):
-    __slots__ = ("destinations", "type", "opaque_payload", "send", "receive", "incarnation", "first_sequence", "first_index", "indexes", "source_time_ms", "key", "headers")
+    __slots__ = ("destinations", "type", "opaque_payload", "send", "receive", "incarnation", "first_sequence", "first_index", "indexes", "source_time_ms", "key", "headers", "whole")
     DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OPAQUE_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class RoutingTableEntryMsg(_message.Message):
     SOURCE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     destinations: _containers.RepeatedScalarFieldContainer[str]
     type: ReplicationType
     opaque_payload: _containers.RepeatedScalarFieldContainer[bytes]
@@ -44,7 +45,8 @@ class RoutingTableEntryMsg(_message.Message):
     source_time_ms: int
     key: bytes
     headers: _containers.RepeatedCompositeFieldContainer[EntryHeader]
-    def __init__(self, destinations: _Optional[_Iterable[str]] = ..., type: _Optional[_Union[ReplicationType, str]] = ..., opaque_payload: _Optional[_Iterable[bytes]] = ..., send: _Optional[_Union[SendHead, _Mapping]] = ..., receive: _Optional[_Union[ReceiveHead, _Mapping]] = ..., incarnation: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., first_index: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., source_time_ms: _Optional[int] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[EntryHeader, _Mapping]]] = ...) -> None: ...
+    whole: bool
+    def __init__(self, destinations: _Optional[_Iterable[str]] = ..., type: _Optional[_Union[ReplicationType, str]] = ..., opaque_payload: _Optional[_Iterable[bytes]] = ..., send: _Optional[_Union[SendHead, _Mapping]] = ..., receive: _Optional[_Union[ReceiveHead, _Mapping]] = ..., incarnation: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., first_index: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., source_time_ms: _Optional[int] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[EntryHeader, _Mapping]]] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class SendHead(_message.Message):
     __slots__ = ("client", "record", "last", "destinations_size", "body_offset")

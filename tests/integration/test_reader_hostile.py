@@ -40,6 +40,7 @@ def message(**fields: Any) -> bytes:
         "opaque_payload": [b"payload"],
         "incarnation": TXN.incarnation,
         "first_sequence": TXN.first_sequence,
+        "whole": True,
     }
     return RoutingTableEntryMsg(**complete | fields).SerializeToString()
 
@@ -84,8 +85,8 @@ HOSTILE = [
     ),
 ]
 
-# A record that was cut off is no record up to where the transaction is named; behind that, what is missing is optional.
-CUT = [VALID[:length] for length in range(1, VALID.index(TXN.incarnation) + len(TXN.incarnation))]
+# A record that was cut off is no record, wherever that was.
+CUT = [VALID[:length] for length in range(1, len(VALID))]
 
 
 def test_a_record_that_cannot_be_understood_goes_to_the_dead_letter_of_the_sink_it_is_tagged_for(sites: Sites) -> None:
@@ -192,6 +193,25 @@ def test_a_garbled_record_in_the_middle_tears_its_transaction(sites: Sites) -> N
         txn.add([b"0"])
         writer.producer.produce(send_queue.TOPIC, b"\xff", partition=0, headers=[("lrq_logentry_site-b", b"")])
         txn.add([b"2"], number=2, last=True)
+        txn.commit()
+        writer.send(b"after")
+        reader.forwarded(1)
+        reader.rejected(2)
+
+    assert payloads(sink) == [b"after"]
+    assert [letter.value for letter in dead_letters(sink, "unknown")] == [b"\xff"]
+    assert [letter.value for letter in dead_letters(sink)] == txn.values
+
+
+def test_a_garbled_last_record_tears_its_transaction(sites: Sites) -> None:
+    """It looks like one that was committed around LR, but it may lack its end: nothing of it is delivered."""
+    source, sink = clusters(sites, "site-a", "site-b")
+    writer = Writer(source)
+    with running(source, sink) as reader:
+        txn = writer.begin()
+        txn.add([b"0"])
+        txn.add([b"1"])
+        writer.producer.produce(send_queue.TOPIC, b"\xff", partition=0, headers=[("lrq_logentry_site-b", b"")])
         txn.commit()
         writer.send(b"after")
         reader.forwarded(1)

@@ -74,6 +74,29 @@ def test_a_record_of_another_client_under_the_same_id_tears_the_transaction() ->
     assert complete.torn
 
 
+def test_what_cannot_be_understood_makes_an_unterminated_transaction_torn() -> None:
+    """It may have been the last record; a transaction that says itself that it is whole is not touched."""
+    assembler = PartitionAssembler(0)
+    assembler.add(0, record(1, 0), lambda: 4)
+    assembler.add(1, record(2, 0), lambda: 4)
+    assert not assembler.unreadable(2)
+    (second,) = assembler.add(3, record(2, 1, last=True), lambda: 4)[1:]
+    assert (second.txn.first_sequence, second.torn) == (2, False)
+
+
+def test_an_unterminated_transaction_before_or_after_garbage_is_whole() -> None:
+    """Garbage concerns only what is open when it comes."""
+    assembler = PartitionAssembler(0)
+    assembler.unreadable(0)
+    assembler.add(1, record(1, 0), lambda: 3)
+    (first,) = assembler.advance(3)
+    assert (first.terminated, first.torn) == (False, False)
+    assembler.add(3, record(2, 0), lambda: 6)
+    assembler.unreadable(4)
+    (second,) = assembler.advance(6)
+    assert (second.terminated, second.torn) == (False, True)
+
+
 def test_advancing_never_steps_back() -> None:
     """An end-of-partition event can be older than the newest record."""
     assembler = PartitionAssembler(10)

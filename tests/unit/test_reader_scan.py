@@ -149,7 +149,7 @@ def test_a_step_gives_each_sink_what_is_complete_and_how_far_it_has_read() -> No
     assert [one.txn.first_sequence for one in step.chunk(B).deliveries] == [1]
     assert [one.txn.first_sequence for one in step.chunk(C).deliveries] == [1, 3]
     assert step.chunk(B).frontier == step.chunk(C).frontier == {0: Frontier(1, 4)}
-    assert step.chunk(B).size == sum(one.size for one in step.chunk(B).deliveries) > 0
+    assert step.chunk(B).size > sum(one.size for one in step.chunk(B).deliveries) > 0
     assert step.chunk(SiteId("nobody")).empty
 
 

@@ -199,7 +199,8 @@ class World:
         self.undelivered: list[tuple[SiteId, frozenset[ClientName]]] = []
         self.shared = SharedScan(self._open, lambda sink, clients: self.undelivered.append((sink, clients)))
 
-    def _open(self, topic_id: str, starts: Mapping[int, int]) -> Scan:
+    def _open(self, topic_id: str, starts: Mapping[int, int], only: SiteId | None) -> Scan:
+        assert only is None
         self.opened.append((topic_id, dict(starts)))
         for call in self.while_opening:
             call()
