@@ -136,6 +136,7 @@ class Flow:
         self._forwarder = Forwarder(self.source, self.cluster, self._limits, self._hooks, self._transaction_bytes)
         # 2. What is on the sink.
         table = read_status(self.cluster)
+        # The glance may have missed it. We have disturbed the other one then; it goes on when we leave.
         self._require_ours(table)
         self._claim(self._forwarder, table)
         # 3. What is in the log.
