@@ -11,6 +11,7 @@ reading begins anew.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,7 +27,6 @@ from lr_wire.errors import BrokerError
 from lr_wire.naming import ClientName, SessionKey, SiteId
 from lr_wire.records import Applied
 
-_ATTEMPTS = 5
 _REACH_S = 5.0
 
 # librdkafka's word for an offset that is not in the log any more.
@@ -47,19 +47,34 @@ class SinkReading:
 
 
 class _Overtaken(Exception):
-    """A listener deleted records that the applied position read before still refers to."""
+    """Records were deleted that the applied position read before still refers to."""
+
+    def __init__(self, client: ClientName) -> None:
+        """Name the client whose queue it is."""
+        super().__init__(client)
+        self.client = client
 
 
 def read_sink(
     cluster: Cluster, source: SiteId, patience_s: float, progress: Callable[[str], Progress] = lambda _: _quiet
 ) -> SinkReading:
     """Read everything that `source` has sent to a sink and that is still there."""
-    topics.reach(cluster.admin(), _REACH_S)
-    for _ in range(_ATTEMPTS - 1):
+    admin = cluster.admin()
+    topics.reach(admin, _REACH_S)
+    until = time.monotonic() + patience_s
+    while True:
         try:
             return _read(cluster, source, patience_s, progress, strict=True)
-        except _Overtaken:
-            continue
+        except _Overtaken as overtaken:
+            if not _is_in_motion(admin, source, overtaken.client):
+                break
+            if time.monotonic() > until:
+                raise BrokerError(
+                    f"the listener of {overtaken.client} on {cluster.site} applies and deletes faster than its queue "
+                    f"can be read",
+                    hint="try again when there is less to do",
+                    retriable=True,
+                ) from overtaken
     # It was not a listener in motion: what is gone is gone, and the audit will say so.
     return _read(cluster, source, patience_s, progress, strict=False)
 
@@ -76,7 +91,7 @@ def _read(
         ends = topics.high_watermarks(admin, topic, positions)
         for partition, position in positions.items():
             if strict and starts[partition] > (position.next_offset if position else 0):
-                raise _Overtaken
+                raise _Overtaken(client)
             forwarded = position_of(reading.table, SessionKey(source, cluster.site, client), partition)
             cut = forwarded.forwarded_through if forwarded else None
             reading.queues[client, partition] = QueueReading(starts[partition], position, cut)
@@ -88,10 +103,22 @@ def _read(
                 reading.queues[client, partition].add(offset, message.value(), message.timestamp()[1])
         except BrokerError as error:
             if strict and error.code == _TRIMMED:
-                raise _Overtaken from error
+                raise _Overtaken(client) from error
             raise
     reading.newest = read_status(cluster, patience_s)
     return reading
+
+
+def _is_in_motion(admin: AdminClient, source: SiteId, client: ClientName) -> bool:
+    """Tell whether all that has left a queue is applied by now: then a listener deleted it, and nothing is wrong."""
+    topic = naming.receive_topic(client, source)
+    info = topics.describe(admin, topic)
+    if info is None:
+        return False
+    # In this order: what is deleted was applied before.
+    starts = topics.log_starts(admin, topic, range(info.partitions))
+    applied = _applied(admin, client, source, info.partitions)
+    return all(start <= (found.next_offset if (found := applied[p]) else 0) for p, start in starts.items())
 
 
 def _quiet(_done: int, _total: int) -> None:
