@@ -31,6 +31,7 @@ _PAUSE_S = 0.005
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")] = False,
     seed: Annotated[int | None, typer.Option(help="Take the same orders as another run.")] = None,
+    pace: Annotated[float, typer.Option(min=0.1, max=10, help="How long each act is, relative to the usual.")] = 1.0,
 ) -> None:
     """Run a source and two sinks on this machine: replicate, abort, kill the reader, and audit the outcome."""
     # The reader logs to a file; what the listeners and librdkafka have to say here would tear the table apart.
@@ -41,7 +42,7 @@ def demo(
     show.say(f"three sites start, real Kafka brokers all of them (orders with --seed {seed})")
     try:
         with staged(_PAUSE_S, seed) as stage:
-            clean = play(stage, show)
+            clean = play(stage, show, pace)
             if keep:
                 _keep(stage, show)
             show.say("everything ends in order")

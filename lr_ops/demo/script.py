@@ -39,21 +39,21 @@ class Comparison:
     equal: bool
 
 
-def play(stage: Stage, show: Show) -> bool:
-    """Run the demo; True if every site has exactly what it must have."""
+def play(stage: Stage, show: Show, pace: float) -> bool:
+    """Run the demo, its acts `pace` times as long as usual; True if every site has exactly what it must have."""
     show.say("two listeners wait, the reader starts, the application takes orders")
     stage.start_listeners()
     stage.start_reader()
     stage.start_application()
-    show.watch(stage, WARM_UP_S)
+    show.watch(stage, WARM_UP_S * pace)
 
     pid = stage.kill_reader()
     show.say(f"the reader (pid {pid}) was killed with SIGKILL; the application goes on")
-    show.watch(stage, WITHOUT_READER_S)
+    show.watch(stage, WITHOUT_READER_S * pace)
 
     stage.start_reader()
     show.say("the reader was started again: it fences the old one, reads its position at each sink, and goes on")
-    show.watch(stage, AFTERWARDS_S)
+    show.watch(stage, AFTERWARDS_S * pace)
 
     stage.application.stop()
     show.say("the application has stopped; what is on its way arrives")
