@@ -36,7 +36,9 @@ def demo(
     """Run a source and two sinks on this machine: replicate, abort, kill the reader, and audit the outcome."""
     # The reader logs to a file; what the listeners and librdkafka have to say here would tear the table apart.
     logs.configure("critical")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Also where whoever started us ignores Ctrl-C, as shells do for what runs in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     show = _Show()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     show.say(f"three sites start, real Kafka brokers all of them (orders with --seed {seed})")
