@@ -27,11 +27,12 @@ LIMITS = replace(QUICK, request_timeout_s=1.5)
 
 
 def states(site: str, bootstrap_servers: str, sink: str, since_ms: int = 0) -> set[str]:
-    """The states of all sessions to `sink` that were entered since then, as a site's `LR_Status` shows them."""
+    """The states of all sessions to `sink` that were written since then, as a site's `LR_Status` shows them."""
     sessions = glance_at_status(Cluster(SiteId(site), {"bootstrap.servers": bootstrap_servers})).sessions
     found = [sessions.get(SessionKey(SiteId("site-a"), SiteId(sink), ClientName(client))) for client in CLIENTS]
     return {
-        SessionStatus.State.Name(status.state) if status and status.changed_ms >= since_ms else "none"
+        # Not when they were entered: a session that was blocked before and has committed nothing since is blocked still.
+        SessionStatus.State.Name(status.state) if status and status.heartbeat_ms >= since_ms else "none"
         for status in found
     }
 
