@@ -31,7 +31,7 @@ def states(site: str, bootstrap_servers: str, sink: str, since_ms: int = 0) -> s
     sessions = glance_at_status(Cluster(SiteId(site), {"bootstrap.servers": bootstrap_servers})).sessions
     found = [sessions.get(SessionKey(SiteId("site-a"), SiteId(sink), ClientName(client))) for client in CLIENTS]
     return {
-        # Not when they were entered: a session that was blocked before and has committed nothing since is blocked still.
+        # Not when they were entered: what was blocked before and has committed nothing since is blocked still.
         SessionStatus.State.Name(status.state) if status and status.heartbeat_ms >= since_ms else "none"
         for status in found
     }
