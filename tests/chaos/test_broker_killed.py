@@ -51,7 +51,10 @@ def test_a_dead_sink_is_reported_and_catches_up_while_the_others_go_on(
         reader = start_reader(config)
         for outage in range(OUTAGES):
             load.write_until(lambda: len(reader.events("flow.connected", flow="site-a->site-b")) > outage)  # noqa: B023
+            load.write_until(lambda: watch["site-c"].transactions > 0)
             load.write_more(20)
+            # A cluster that is just starting may have refused the other flow's first attempt: that is not meant here.
+            before = len(reader.events("flow.blocked", flow="site-a->site-c"))
             now_ms = time.time_ns() // 1_000_000
             victim.kill()
             assert not victim.running
@@ -71,7 +74,7 @@ def test_a_dead_sink_is_reported_and_catches_up_while_the_others_go_on(
             lambda: states("site-b", servers["site-b"], "site-b") == {"LOG_ENTRY_SYNC"},
             "the sink that is back is in its normal state",
         )
-        assert not reader.events("flow.blocked", flow="site-a->site-c")
+        assert len(reader.events("flow.blocked", flow="site-a->site-c")) == before
         reader.stop()
         assert watch.verdict(log) == []
     assert judge_log(log, load) == []
