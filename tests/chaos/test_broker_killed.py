@@ -49,6 +49,7 @@ def test_a_dead_sink_is_reported_and_catches_up_while_the_others_go_on(
     profile = Profile("site-a", ("site-b", "site-c"), CLIENTS, producers=4)
     with Watch("site-a", servers) as watch, Workload(source.bootstrap_servers, profile, seed) as load:
         reader = start_reader(config)
+        before = 0
         for outage in range(OUTAGES):
             load.write_until(lambda: len(reader.events("flow.connected", flow="site-a->site-b")) > outage)  # noqa: B023
             load.write_until(lambda: watch["site-c"].transactions > 0)
