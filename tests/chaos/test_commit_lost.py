@@ -17,7 +17,7 @@ from tests.support.workload import Profile, Workload
 
 pytestmark = pytest.mark.chaos
 
-HARMED = 3
+HARMED = 2
 
 LIMITS = replace(QUICK, request_timeout_s=1.0)
 
